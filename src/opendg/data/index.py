@@ -1,0 +1,50 @@
+"""The Index: a table of images. Where each one's bytes are, of which domain and class it is. No pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_PART, TRAIN, VAL = 0, 1, 2  # what the layout or the official lists say of an image
+
+
+@dataclass(frozen=True)
+class Index:
+    """One row an image, sorted by key.
+
+    `files[row]` is the file that holds the image: the image file itself, or a tar, in which its bytes start at
+    `offset[row]` (0 in a plain file) and are `size[row]` long. Keys are relative, with forward slashes
+    (`sketch/dog/5281.png`), and the same whether the image lies in a folder or in a tar.
+    """
+
+    dataset: str  # the catalogue name ("pacs"), or the folder's name
+    domains: tuple[str, ...]  # sorted by name
+    classes: tuple[str, ...]  # sorted by name
+    keys: tuple[str, ...]
+    files: tuple[Path, ...]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    modified: NDArray[np.int64]  # nanoseconds, of files[row]
+    domain: NDArray[np.int64]  # number in domains
+    label: NDArray[np.int64]  # number in classes
+    part: NDArray[np.int64]  # TRAIN or VAL where the data say so, else NO_PART
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Images per (domain, class)."""
+        table = np.zeros((len(self.domains), len(self.classes)), dtype=np.int64)
+        np.add.at(table, (self.domain, self.label), 1)
+        return table
+
+    def read(self, row: int) -> bytes:
+        """The encoded bytes of one image."""
+        with self.files[row].open("rb") as file:
+            file.seek(int(self.offset[row]))
+            return file.read(int(self.size[row]))

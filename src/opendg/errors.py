@@ -1,0 +1,28 @@
+"""The one error a user meets: a sentence with what was wrong, what was expected and what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OpenDGError(Exception):
+    """Something the user can put right. The command line prints its sentence and exits with 2."""
+
+
+def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
+    """The choices closest in spelling to `name`, best first, case set aside."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.5)]
+
+
+def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") -> OpenDGError:
+    """The error for a name that is not in a list: near matches first, else (part of) the list itself."""
+    choices = list(choices)
+    matches = near(name, choices)
+    if matches:
+        hint = f"did you mean {' or '.join(repr(match) for match in matches)}?"
+    else:
+        shown = ", ".join(choices[:12]) + (" ..." if len(choices) > 12 else "")
+        hint = f"expected one of: {shown}." if choices else "there are none."
+    return OpenDGError(f"There is no {what} {name!r}{where}: {hint}")
