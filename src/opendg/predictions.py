@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from opendg.data.augment import prepare
+
+if TYPE_CHECKING:
+    from opendg.models.classifier import Classifier
 
 UNKNOWN = -1
 
@@ -61,3 +69,27 @@ class Predictions:
             arrays: dict[str, Any] = {name: file[name] for name in file.files}
         extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
         return cls(**({"ova": None} | arrays), extra=extra or None)
+
+
+@torch.no_grad()
+def predict(
+    classifier: Classifier, images: Callable[[int, int], Tensor], count: int, device: torch.device, batch: int = 256
+) -> dict[str, NDArray[np.float32]]:
+    """The outputs for images 0..count-1 in batches, as float32 arrays: features, logits and, where there is one, ova.
+
+    `images(a, b)` gives the uint8 images a..b-1 (n, H, W, 3). The network runs in evaluation mode and keeps its own
+    mode; outputs are fetched once, at the end.
+    """
+    training = classifier.training
+    classifier.eval()
+    wanted = classifier.backbone.input
+    mean, std = (torch.tensor(values, device=device) for values in (wanted.mean, wanted.std))
+    collected: dict[str, list[Tensor]] = {}
+    for start in range(0, count, batch):
+        pixels = images(start, min(start + batch, count)).to(device, non_blocking=True)
+        outputs = classifier(prepare(pixels, wanted.size, mean, std))
+        for name, value in outputs._asdict().items():
+            if value is not None:
+                collected.setdefault(name, []).append(value.float())
+    classifier.train(training)
+    return {name: torch.cat(values).cpu().numpy() for name, values in collected.items()}

@@ -1,0 +1,104 @@
+"""The method contract: how one iteration turns an Episode into gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from opendg.episodes import Episode, Pool, Task
+from opendg.models.backbones import Backbone
+from opendg.models.classifier import Classifier, Weights
+from opendg.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Update:
+    """One move of the optimiser: the losses to log, by name, and a gradient for each parameter that moves."""
+
+    losses: dict[str, Tensor]
+    gradients: Weights
+
+
+@dataclass
+class State:
+    """What a step may know beside weights and images. All of it lies on the device and is checkpointed."""
+
+    step: Tensor  # int64, counts from 0
+    fraction: Tensor  # float32, step / iterations
+    random: torch.Generator  # for what a method draws inside its step
+    own: Weights  # the method's own tensors: memory banks, masks, moments
+
+
+class Method:
+    """A way to train. A subclass is one file: formula and paper in the docstring, a Config, a step."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]  # as the literature calls it
+    paper: ClassVar[str]  # citation with a link
+    idea: ClassVar[str]  # one line
+    kind: ClassVar[str] = "baseline"
+    cost: ClassVar[str] = "1x"  # of ERM's time for an iteration with the same images
+    score: ClassVar[str] = "cls"  # the confidence that the method is read with
+    min_sources: ClassVar[int] = 1
+    captures: ClassVar[bool] = True  # False when the step's control flow depends on data
+    interval: ClassVar[int | None] = None  # call `every` each so many iterations
+
+    @dataclass(frozen=True)
+    class Config:
+        """Hyper-parameters of the method's own. `--set key=value` fills them."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config: Any = self.Config() if config is None else config
+
+    def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
+        """The tasks of one iteration. Their number and sizes are the same at every step.
+
+        Default: 6 B images (what one iteration of MEDIC sees), shared evenly by the source domains, all classes.
+        """
+        everything = tuple(range(pool.classes))
+        return [Task((domain,), everything, 6 * batch // pool.domains) for domain in range(pool.domains)]
+
+    def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
+        """The network. Default: the closed-set head, with the one-vs-all head where the Config says `ova`."""
+        return Classifier(backbone, classes, head="dual" if getattr(self.config, "ova", False) else "closed")
+
+    def rates(self, classifier: Classifier) -> dict[str, float]:
+        """Factors of the learning rate, by the start of a parameter's name. Default: one rate for all."""
+        return {}
+
+    def state(self, classifier: Classifier, pool: Pool) -> Weights:
+        """The method's own tensors at the start."""
+        return {}
+
+    def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterable[Update]:
+        """The updates of one iteration, in order. The loop applies each before it asks for the next."""
+        raise NotImplementedError
+
+    def every(self, look: Callable[[], Predictions], classifier: Classifier, state: State, pool: Pool) -> None:
+        """Work over the whole training set each `interval` iterations; `look()` predicts it, not augmented."""
+
+
+def gradients(loss: Tensor, weights: Weights, create_graph: bool = False) -> Weights:
+    """d loss / d weights by name, summed over the processes of a data-parallel run; zeros where nothing depends.
+
+    Losses are sums over images divided by B, so the sum over processes is the gradient of the whole batch.
+    """
+    found = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, materialize_grads=True)
+    if dist.is_available() and dist.is_initialized():
+        found = tuple(_sum_over_processes(gradient, create_graph) for gradient in found)
+    return dict(zip(weights, found, strict=True))
+
+
+def _sum_over_processes(gradient: Tensor, differentiable: bool) -> Tensor:
+    if differentiable:
+        from torch.distributed.nn.functional import all_reduce
+
+        return all_reduce(gradient)  # type: ignore[no-any-return, no-untyped-call]
+    dist.all_reduce(gradient)
+    return gradient

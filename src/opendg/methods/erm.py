@@ -1,0 +1,44 @@
+"""ERM: pool the source domains and minimise the mean loss.
+
+    min_theta  sum_i [ CE(z_i, y_i) + L_ova(b_i, y_i) ] / B
+
+over the 6 B images of an iteration, shared evenly by the source domains. The sum is divided by B and not by the number
+of images, so that the gradient has the scale of MEDIC's six tasks and both train with the same learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from opendg.episodes import Episode
+from opendg.losses import cross_entropy, one_vs_all
+from opendg.methods.base import Method, State, Update, gradients
+from opendg.models.classifier import Classifier, Outputs
+
+
+def classification_losses(outputs: Outputs, episode: Episode, ova_scale: float = 0.5) -> dict[str, Tensor]:
+    """CE and, where there is a one-vs-all head, L_ova, each summed over the images and divided by B."""
+    losses = {"ce": cross_entropy(outputs.logits, episode.labels).sum() / episode.batch}
+    if outputs.ova is not None:
+        losses["ova"] = one_vs_all(outputs.ova, episode.labels, ova_scale).sum() / episode.batch
+    return losses
+
+
+class ERM(Method):
+    name = "erm"
+    title = "ERM"
+    paper = "Vapnik, Statistical Learning Theory, Wiley 1998; as a DG baseline: Gulrajani & Lopez-Paz, ICLR 2021, https://arxiv.org/abs/2007.01434"
+    idea = "Pool the source domains and minimise the mean loss."
+
+    @dataclass(frozen=True)
+    class Config:
+        ova: bool = False  # add the one-vs-all head and its loss
+        ova_scale: float = 0.5  # 0.5 as coded by MEDIC's authors, 1 as in their Eq. 7
+
+    def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
+        weights = classifier.weights()
+        losses = classification_losses(classifier.at(weights, episode.images), episode, self.config.ova_scale)
+        yield Update(losses, gradients(sum(losses.values()), weights))

@@ -1,0 +1,61 @@
+"""All methods by name: a plain dict."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from fnmatch import fnmatch
+from typing import Any, get_type_hints
+
+from opendg.errors import OpenDGError, unknown_name
+from opendg.methods.base import Method
+from opendg.methods.erm import ERM
+from opendg.methods.medic import MEDIC, MLDG
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (MEDIC, ERM, MLDG)}
+
+
+def list_methods(pattern: str = "*") -> list[str]:
+    """Names of the methods, those that match a wildcard."""
+    return sorted(name for name in METHODS if fnmatch(name, pattern))
+
+
+def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
+    """A method with its Config filled from `settings` (values may be text, as the command line has them)."""
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    kind = METHODS[name]
+    hints = get_type_hints(kind.Config, vars(__import__("sys").modules[kind.__module__]))
+    values = {}
+    for key, value in (settings or {}).items():
+        if key not in hints:
+            raise unknown_name("setting", key, hints, where=f" of {name}")
+        values[key] = _convert(key, value, hints[key])
+    try:
+        return kind(kind.Config(**values))
+    except ValueError as error:
+        raise OpenDGError(f"The settings of {name} do not fit: {error}.") from error
+
+
+def _convert(key: str, value: Any, wanted: Any) -> Any:
+    if isinstance(value, str) and wanted is not str:
+        try:
+            value = {"true": True, "false": False, "none": None}[value.lower()] if value.isalpha() else ast.literal_eval(value)
+        except (ValueError, SyntaxError, KeyError) as error:
+            raise _misfit(key, value, wanted) from error
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if isinstance(value, list):
+        value = tuple(value)
+    if isinstance(wanted, type) and type(value) is not wanted:
+        raise _misfit(key, value, wanted)
+    return value
+
+
+def _misfit(key: str, value: Any, wanted: Any) -> OpenDGError:
+    return OpenDGError(f"--set {key}={value} does not fit: {getattr(wanted, '__name__', wanted)} was expected.")
+
+
+def settings(method: Method) -> dict[str, Any]:
+    """The filled Config as plain values."""
+    return dataclasses.asdict(method.config)

@@ -1,0 +1,76 @@
+"""The Classifier: a backbone and its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from opendg.models.backbones import Backbone
+from opendg.models.heads import ClosedHead, DualHead, SharedHead
+from opendg.models.stages import Touch, touched
+
+Weights = dict[str, Tensor]
+
+HEADS = {"closed": ClosedHead, "dual": DualHead, "shared": SharedHead}
+
+
+class Outputs(NamedTuple):
+    """What a classifier says of a batch."""
+
+    features: Tensor  # (n, d)
+    logits: Tensor  # (n, K)
+    ova: Tensor | None  # (n, 2, K)
+
+
+class Classifier(nn.Module):
+    """`classifier(images)` gives Outputs. The backbone may run in bf16; the heads always run in fp32 (or fp64)."""
+
+    def __init__(self, backbone: Backbone, classes: int, head: str = "dual", freeze_batchnorm: bool = False) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = HEADS[head](backbone.width, classes)
+        self.classes, self.freeze_batchnorm = classes, freeze_batchnorm
+        self.low: torch.dtype | None = None  # the type that the backbone computes in, when it is not that of the weights
+
+    def forward(self, images: Tensor, touches: Mapping[str, Touch] | None = None) -> Outputs:
+        low = torch.autocast(images.device.type, dtype=self.low, enabled=self.low is not None)
+        with low, touched(self.backbone, touches or {}):
+            features = self.backbone(images)
+        return self.heads(features)
+
+    def heads(self, features: Tensor) -> Outputs:
+        """The heads alone, on given features."""
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.precise)
+            logits, ova = self.head(features)
+        return Outputs(features, logits, ova)
+
+    @property
+    def precise(self) -> torch.dtype:
+        """The type of the weights: fp32, or fp64 in tests of gradients."""
+        return next(self.head.parameters()).dtype
+
+    def weights(self) -> Weights:
+        """The parameters by name: what a step differentiates."""
+        return dict(self.named_parameters())
+
+    def at(self, weights: Weights, images: Tensor, touches: Mapping[str, Touch] | None = None) -> Outputs:
+        """Outputs with other parameters put in the place of its own (fast weights of an inner step).
+
+        Buffers are not replaced unless they are among `weights`: in training mode the pass moves the running
+        statistics of BatchNorm, at whatever weights it runs.
+        """
+        outputs: Outputs = functional_call(self, weights, (images, touches))
+        return outputs
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        if self.freeze_batchnorm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self

@@ -1,0 +1,224 @@
+"""The Protocol: who is source and target, which classes are known, and the Split of an Index that follows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendg.data.index import NO_PART, TRAIN, VAL, Index
+from opendg.errors import OpenDGError, unknown_name
+
+Rows = NDArray[np.int64]
+
+KINDS = {
+    "shared": "every source domain holds all known classes (MEDIC)",
+    "daml": "every source domain has its own set of known classes (DAML)",
+}
+
+# DAML's division, n1..n7: classes shared by all three sources, by each pair, own to each source; how many of each
+# block the target keeps; classes that no source has.
+DAML_BLOCKS = {"pacs": (0, 1, 1, 0, 1, 1, 1), "office-home": (3, 6, 11, 1, 2, 3, 11)}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is trained on and what is tested. `known` gives the order of the classifier's outputs."""
+
+    dataset: str
+    kind: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+    taught: tuple[tuple[str, ...], ...]  # the known classes that each source domain shows, in the order of `sources`
+    tested: tuple[str, ...]  # the known classes that the target domains are tested on
+    split_seed: int = 0
+
+    @property
+    def id(self) -> str:
+        """The same for every target of one protocol: `pacs:shared:6+1:3f9a12`. Tables never mix two ids."""
+        fixed = [self.dataset, self.kind, self.known, self.unknown, self.tested, self.split_seed]
+        digest = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:6]
+        return f"{self.dataset}:{self.kind}:{len(self.tested)}+{len(self.unknown)}:{digest}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Protocol:
+        tuples = {name: tuple(values[name]) for name in ("sources", "targets", "known", "unknown", "tested")}
+        return cls(**(values | tuples | {"taught": tuple(tuple(classes) for classes in values["taught"])}))
+
+    def apply(self, index: Index) -> Split:
+        """The rows of the Index that train, validate and test."""
+        return _split(self, index)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of an Index. `labels` gives for every row its number among the known classes, or -1."""
+
+    train: Rows
+    val: Rows  # source domains, known classes
+    val_unknown: Rows  # unknown classes in the source domains: for the threshold figure alone
+    test_known: Rows
+    test_unknown: Rows
+    labels: NDArray[np.int64]
+
+    @property
+    def test(self) -> Rows:
+        return np.concatenate([self.test_known, self.test_unknown])
+
+
+def make_protocol(
+    index: Index,
+    targets: Sequence[str],
+    *,
+    known: int | Sequence[str] | None = None,
+    unknown: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    kind: str = "shared",
+    split_seed: int = 0,
+) -> Protocol:
+    """A Protocol for this Index, or an error that says what does not fit.
+
+    `known` is a number (the first so many classes by name) or a list; `unknown` a list. With neither, all classes
+    are known (a closed set). Sources default to all other domains.
+    """
+    if kind not in KINDS:
+        raise unknown_name("protocol", kind, KINDS)
+    if not targets:
+        raise OpenDGError(f"No target domain was named: give one or more of {', '.join(index.domains)}.")
+    for domain in [*targets, *(sources or [])]:
+        if domain not in index.domains:
+            raise unknown_name("domain", domain, index.domains, where=f" in {index.dataset}")
+    chosen = tuple(sources) if sources else tuple(d for d in index.domains if d not in targets)
+    if shared := set(chosen) & set(targets):
+        raise OpenDGError(f"{sorted(shared)[0]!r} is both source and target: name it in one of the two only.")
+    if not chosen:
+        raise OpenDGError("Every domain is a target and none is left to train on: leave at least two as sources.")
+    if kind == "daml":
+        return _daml(index, chosen, tuple(targets), split_seed)
+    known_classes, unknown_classes = _classes(index, known, unknown)
+    return Protocol(
+        index.dataset, kind, chosen, tuple(targets), known_classes, unknown_classes,
+        taught=(known_classes,) * len(chosen), tested=known_classes, split_seed=split_seed,
+    )  # fmt: skip
+
+
+def _classes(
+    index: Index, known: int | Sequence[str] | None, unknown: Sequence[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    for name in [*(known if isinstance(known, Sequence) else []), *(unknown or [])]:
+        if name not in index.classes:
+            raise unknown_name("class", name, index.classes, where=f" in {index.dataset}")
+    if isinstance(known, int):
+        if not 2 <= known <= len(index.classes):
+            raise OpenDGError(f"--known {known} is out of range: {index.dataset} has classes 2 to {len(index.classes)}.")
+        known = index.classes[:known]
+    if known is None:
+        known = [name for name in index.classes if name not in (unknown or [])]
+    if unknown is None:
+        unknown = [name for name in index.classes if name not in known]
+    if both := set(known) & set(unknown):
+        raise OpenDGError(f"{sorted(both)[0]!r} is both known and unknown: name it in one of the two only.")
+    if len(known) < 2:
+        raise OpenDGError(f"A classifier needs two or more known classes, and {len(known)} is left: name fewer unknown.")
+    return tuple(sorted(known)), tuple(sorted(unknown))
+
+
+def _daml(index: Index, sources: tuple[str, ...], targets: tuple[str, ...], split_seed: int) -> Protocol:
+    """DAML's blocks (Shu et al., CVPR 2021): classes in alphabetical order are dealt to all, to pairs, to one each.
+
+    The authors number Office-Home's classes in an order of their own; here it is alphabetical for every dataset.
+    """
+    if index.dataset not in DAML_BLOCKS:
+        raise OpenDGError(f"DAML's protocol is defined for {' and '.join(DAML_BLOCKS)}, not for {index.dataset!r}.")
+    if len(sources) != 3:
+        raise OpenDGError(f"DAML's protocol needs exactly three source domains, and there are {len(sources)}.")
+    to_all, to_pair, to_one, keep_all, keep_pair, keep_one, new = DAML_BLOCKS[index.dataset]
+    deck = list(index.classes)
+    blocks = [((0, 1, 2), keep_all, [deck.pop(0) for _ in range(to_all)])]
+    blocks += [(pair, keep_pair, [deck.pop(0) for _ in range(to_pair)]) for pair in combinations(range(3), 2)]
+    blocks += [((one,), keep_one, [deck.pop(0) for _ in range(to_one)]) for one in range(3)]
+    known = sorted(name for _, _, names in blocks for name in names)
+    taught = tuple(tuple(sorted(c for who, _, names in blocks if d in who for c in names)) for d in range(3))
+    tested = sorted(name for _, keep, names in blocks for name in names[:keep])
+    return Protocol(
+        index.dataset, "daml", sources, targets, tuple(known), tuple(deck[:new]), taught, tuple(tested), split_seed
+    )
+
+
+def _split(protocol: Protocol, index: Index) -> Split:
+    number = {name: position for position, name in enumerate(protocol.known)}
+    labels = np.array([number.get(name, -1) for name in index.classes], dtype=np.int64)[index.label]
+    domain_number = {name: position for position, name in enumerate(index.domains)}
+    class_number = {name: position for position, name in enumerate(index.classes)}
+
+    def rows(domain: str, classes: Sequence[str]) -> Rows:
+        wanted = np.isin(index.label, [class_number[name] for name in classes])
+        return np.flatnonzero(wanted & (index.domain == domain_number[domain]))
+
+    source = np.concatenate([rows(d, c) for d, c in zip(protocol.sources, protocol.taught, strict=True)])
+    part = _parts(index, source, protocol.split_seed)
+    split = Split(
+        train=source[part == TRAIN],
+        val=source[part == VAL],
+        val_unknown=np.concatenate([rows(domain, protocol.unknown) for domain in protocol.sources]),
+        test_known=np.concatenate([rows(domain, protocol.tested) for domain in protocol.targets]),
+        test_unknown=np.concatenate([rows(domain, protocol.unknown) for domain in protocol.targets]),
+        labels=labels,
+    )
+    _refuse_gaps(protocol, index, split)
+    return split
+
+
+def _parts(index: Index, rows: Rows, seed: int) -> NDArray[np.int64]:
+    """TRAIN or VAL for each row: as the data say, else 90/10 for each domain and class, by the hash of the key."""
+    part = index.part[rows].copy()
+    free = np.flatnonzero(part == NO_PART)
+    ticket = np.array([hashlib.sha256(f"{seed}:{index.keys[rows[i]]}".encode()).hexdigest() for i in free])
+    for cell in np.unique(index.domain[rows[free]] * len(index.classes) + index.label[rows[free]]):
+        here = index.domain[rows[free]] * len(index.classes) + index.label[rows[free]] == cell
+        order = free[here][np.argsort(ticket[here], kind="stable")]
+        held = round(0.1 * len(order)) if len(order) >= 10 else int(len(order) > 1)
+        part[order[:held]], part[order[held:]] = VAL, TRAIN
+    return part
+
+
+def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
+    train = index.domain[split.train]
+    for name in protocol.sources:
+        if not np.any(train == index.domains.index(name)):
+            raise OpenDGError(f"Source domain {name!r} has no training image of a known class: leave it out of --sources.")
+    for number, name in enumerate(protocol.known):
+        if not np.any(split.labels[split.train] == number):
+            raise OpenDGError(f"No source domain has a training image of the known class {name!r}: make it unknown.")
+    if not len(split.test_known):
+        raise OpenDGError(f"Target {', '.join(protocol.targets)} has no image of a known class: choose other classes.")
+
+
+def file_hash(index: Index, rows: Rows) -> str:
+    """One hash of a list of files (keys and sizes), whatever folder or machine they lie on."""
+    digest = hashlib.sha256()
+    for row in np.sort(rows):
+        digest.update(f"{index.keys[row]}\0{int(index.size[row])}\n".encode())
+    return digest.hexdigest()
+
+
+def manifest(protocol: Protocol, index: Index, split: Split) -> dict[str, Any]:
+    """What a run keeps of its data, so that evaluation can tell whether it meets the same files."""
+    parts = {"train": split.train, "val": split.val, "test-known": split.test_known, "test-unknown": split.test_unknown}
+    return {
+        "protocol": protocol.to_json(),
+        "protocol_id": protocol.id,
+        "images": {name: len(rows) for name, rows in parts.items()},
+        "files": {name: file_hash(index, rows) for name, rows in parts.items()},
+    }

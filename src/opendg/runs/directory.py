@@ -1,0 +1,107 @@
+"""The Run: a directory that holds all there is to know of one training.
+
+    run.json                what was asked for: method, settings, data, backbone, recipe, seed; version, commit, command
+    manifest.json           protocol, file hashes, how images are prepared
+    log.jsonl               losses and validation by step
+    checkpoints/            to resume from; gone when the run is finished
+    weights.safetensors     the finished network (by the selection rule)
+    averaged.safetensors    the averaged weights, when they were asked for
+    predictions-*.npz, evaluation-*.json    written by `opendg evaluate`
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from opendg.errors import OpenDGError
+from opendg.runs.checkpoint import pack
+from opendg.runs.files import disk_error, write_atomic, write_json
+
+FORMAT = "opendg-run-1"
+
+
+class Run:
+    """A run directory, opened with `Run.open` or made with `Run.create`."""
+
+    def __init__(self, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> None:
+        self.path, self.config, self.manifest = path, config, manifest
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
+        if path.exists():
+            raise OpenDGError(f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out.")
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise disk_error(error, path) from error
+        run = cls(path, {"format": FORMAT} | config, manifest)
+        write_json(path / "run.json", run.config)
+        write_json(path / "manifest.json", manifest)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        try:
+            config = json.loads((path / "run.json").read_text())
+            manifest = json.loads((path / "manifest.json").read_text())
+        except (OSError, ValueError) as error:
+            raise OpenDGError(f"{str(path)!r} is not a run directory: one that `opendg train` has made was expected.") from error
+        if not isinstance(config, dict) or config.get("format") != FORMAT or not isinstance(manifest, dict):
+            raise OpenDGError(f"{str(path)!r} is not a run of this version of OpenDG: its run.json should say {FORMAT!r}.")
+        return cls(path, config, manifest)
+
+    @property
+    def finished(self) -> bool:
+        return self.weight_file("selected").exists()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def weight_file(self, which: str) -> Path:
+        return self.path / {"selected": "weights.safetensors", "averaged": "averaged.safetensors"}[which]
+
+    def save_weights(self, which: str, tensors: dict[str, Tensor]) -> None:
+        write_atomic(self.weight_file(which), pack(tensors))
+
+    def load_weights(self, which: str) -> dict[str, Tensor]:
+        if not self.finished:
+            raise OpenDGError(f"The run {str(self.path)!r} is not finished: go on with `opendg train --resume {self.path}`.")
+        try:
+            return load_file(self.weight_file(which))
+        except (OSError, SafetensorError) as error:
+            raise OpenDGError(f"The {which} weights of {str(self.path)!r} cannot be read ({error}): train it again.") from error
+
+    def finish(self) -> None:
+        """Checkpoints are only needed to resume."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        try:
+            with (self.path / "log.jsonl").open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise disk_error(error, self.path / "log.jsonl") from error
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """All entries; a last line that a kill tore is left out."""
+        entries = []
+        path = self.path / "log.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                continue
+        return entries
+
+    def rewind_log(self, step: int) -> None:
+        """Forget what was logged after `step`: a resumed run will log it again."""
+        kept = [json.dumps(entry) + "\n" for entry in self.read_log() if entry["step"] <= step]
+        write_atomic(self.path / "log.jsonl", "".join(kept).encode())

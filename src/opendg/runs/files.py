@@ -1,0 +1,38 @@
+"""Writing files so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from opendg.errors import OpenDGError
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename. On failure the old file stays and the temporary one goes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise disk_error(error, path) from error
+
+
+def write_json(path: Path, values: Any) -> None:
+    write_atomic(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def disk_error(error: OSError, path: Path) -> OpenDGError:
+    """The sentence for a disk that is full or may not be written to."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OpenDGError(f"The disk is full, so {str(path)!r} was not written: free some space or choose another --out.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return OpenDGError(f"{str(path)!r} may not be written to: choose another --out, or change its permissions.")
+    return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another --out.")

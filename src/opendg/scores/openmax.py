@@ -1,0 +1,95 @@
+"""openmax: logits revised by how far an image lies from its class, with an added "unknown" output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendg.errors import OpenDGError
+from opendg.predictions import Predictions
+from opendg.scores.base import Arrays, Floats, Head, Score
+from opendg.scores.numeric import doubles, log_sum_exp, sigmoid
+
+SHIFT = 10_000.0  # libMR moves the smallest distance of a tail here before it fits a Weibull
+
+
+@dataclass
+class OpenMax(Score):
+    """1 - P_0, P_0 the probability of the "unknown" output of OpenMax (Bendale & Boult, CVPR 2016).
+
+    For each class: mu_k, the mean logits of its rightly classified source images, and a Weibull F_k fitted to the
+    `tail` largest of their distances to mu_k. With r_k the rank of class k by logit (1 = top) and a = min(`top`, K):
+
+        w_k = 1 - max(0, (a + 1 - r_k) / a) F_k(||z - mu_k||),    z'_k = z_k w_k,    z'_0 = sum_k z_k (1 - w_k),
+        P = softmax(z'_0, z'_1 .. z'_K).
+
+    Ranked by the log-odds log sum_{k >= 1} exp(z'_k) - z'_0; `value` is 1 - P_0. The predicted class stays argmax z.
+    The distance is Euclid's: the authors' mixture with the cosine is scaled to AlexNet. A class without a rightly
+    classified image uses all of its images. As in all public codes a negative logit grows when it is scaled down.
+    """
+
+    tail: int = 20
+    top: int = 10
+
+    name = "openmax"
+    title = "OpenMax"
+    paper = "Bendale and Boult, CVPR 2016, https://arxiv.org/abs/1511.06233"
+    idea = "one minus the probability of an unknown class made from Weibull tails of source distances"
+    needs = ("logits",)
+    fitted = ("means", "weibull", "top")
+
+    def _fit(self, source: Predictions, head: Head | None) -> Arrays:
+        logits = doubles(source.logits)
+        means, weibull = np.zeros((logits.shape[1],) * 2), np.zeros((logits.shape[1], 3))
+        for k in range(logits.shape[1]):
+            own = source.label == k
+            if not own.any():
+                raise OpenDGError(f"'openmax' needs source images of every known class, and class number {k} has none.")
+            right = own & source.correct
+            inside = logits[right if right.any() else own]
+            means[k] = inside.mean(axis=0)
+            weibull[k] = fit_tail(np.linalg.norm(inside - means[k], axis=1), self.tail)
+        return {"means": means, "weibull": weibull, "top": np.asarray(self.top)}
+
+    def _score(self, predictions: Predictions) -> Floats:
+        from scipy.spatial.distance import cdist
+
+        state, logits = self._fitted(), doubles(predictions.logits)
+        taken = (
+            logits
+            * _rank_weights(logits, int(state["top"]))
+            * tail_cdf(cdist(logits, state["means"]), state["weibull"])
+        )
+        return np.asarray(log_sum_exp(logits - taken) - taken.sum(axis=1))
+
+    def value(self, scores: Floats) -> Floats:
+        return sigmoid(scores)
+
+
+def fit_tail(distances: Floats, tail: int) -> Floats:
+    """(start, shape, scale) of the Weibull of the `tail` largest distances, the smallest of them moved to SHIFT."""
+    from scipy.stats import weibull_min
+
+    largest = np.sort(distances)[-tail:]
+    start = largest[0]
+    if largest[-1] - start < 1e-9 * SHIFT:  # one distance only: a step there, as steep as a tail can get
+        return np.array([start, 1e9, SHIFT])
+    shape, _, scale = weibull_min.fit(largest - start + SHIFT, floc=0)
+    return np.array([start, shape, scale])
+
+
+def tail_cdf(distances: Floats, weibull: NDArray[np.float64]) -> Floats:
+    """F_k of the distances to each class: 1 - exp(-((d - start + SHIFT) / scale)^shape)."""
+    start, shape, scale = weibull.T
+    base = np.maximum(distances - start + SHIFT, 0) / scale
+    with np.errstate(over="ignore"):  # far outside the power is infinite and F is 1
+        return np.asarray(-np.expm1(-(base**shape)))
+
+
+def _rank_weights(logits: Floats, top: int) -> Floats:
+    """max(0, (a + 1 - r_k) / a): 1 for the class with the largest logit, falling to 0 beyond the a-th."""
+    a = min(top, logits.shape[1])
+    rank = np.argsort(np.argsort(-logits, axis=1, kind="stable"), axis=1)  # 0 = top
+    return np.asarray(np.maximum(0.0, (a - rank) / a))

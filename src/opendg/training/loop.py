@@ -1,0 +1,161 @@
+"""The loop: one way to train, for every method, on the CPU and on the GPU, step by step or captured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from opendg.data.augment import Augment
+from opendg.episodes import Episode
+from opendg.errors import OpenDGError
+from opendg.methods.base import Method, State
+from opendg.models.classifier import Classifier, Weights
+from opendg.predictions import Predictions
+from opendg.runs.checkpoint import Checkpoint
+from opendg.seeds import derive
+from opendg.training.capture import capture
+from opendg.training.feed import Feed
+from opendg.training.optim import make_optimizer, schedule
+from opendg.training.recipe import Recipe
+
+
+class Loop:
+    """Everything that moves during a run, as tensors on one device: `tensors()` is the whole of it.
+
+    `advance()` does one iteration: gather, augment, the method's updates, averaging. Nothing in it asks the device for
+    a value, so that it can be captured and the host can run ahead.
+    """
+
+    def __init__(
+        self, method: Method, classifier: Classifier, feed: Feed, augment: Augment, recipe: Recipe, seed: int
+    ) -> None:
+        self.method, self.classifier, self.feed, self.augment, self.recipe = method, classifier, feed, augment, recipe
+        device = feed.device
+        classifier.train()
+        self.weights = classifier.weights()
+        self.buffers = {name: b for name, b in classifier.named_buffers() if b is not None}
+        self.optimizer = make_optimizer(
+            recipe.optimizer, self.weights, recipe.weight_decay, method.rates(classifier)
+        )
+        self.schedule = schedule(recipe.schedule)
+        torch.manual_seed(derive(seed, "dropout"))
+        random = torch.Generator(device)
+        random.manual_seed(derive(seed, "method"))
+        self.state = State(
+            step=torch.zeros((), dtype=torch.int64, device=device),
+            fraction=torch.zeros((), dtype=torch.float64, device=device),
+            random=random,
+            own=method.state(classifier, feed.pool),
+        )
+        self.averaged = {name: value.detach().clone() for name, value in self._averages()} if recipe.average else {}
+        self.sums: Weights = {}  # of the losses since they were last asked for
+        shown = classifier.backbone.input
+        self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
+        self.run: Callable[[], None] = self.advance
+
+    def advance(self) -> None:
+        batch = self.feed.batch(self.state.step)
+        images = self.augment.apply(batch.images, batch.plan, self.size, self.mean, self.std).to(self.classifier.precise)
+        episode = Episode(images, batch.labels, batch.domains, self.feed.sizes, self.recipe.batch)
+        lr = (self.recipe.lr * self.schedule(self.state.fraction)).float()
+        for update in self.method.step(self.classifier, episode, self.state):
+            self.optimizer.apply(update.gradients, lr)
+            self._note(update.losses)
+        self._average()
+        self.state.step += 1
+        self.state.fraction.copy_(self.state.step / self.recipe.iterations)
+
+    def capture(self) -> None:
+        """From now on replay the step from a CUDA graph."""
+        torch.backends.cudnn.benchmark = True
+        self.feed.prepare(int(self.state.step))
+        self.advance_once_undone()
+        self.run = capture(self.advance, self.tensors().values(), self.generators())
+
+    def advance_once_undone(self) -> None:
+        """Let the losses make themselves known, so that their sums exist before the capture."""
+        before = {name: tensor.detach().clone() for name, tensor in self.tensors().items()}
+        states = [random.get_state() for random in self.generators()]
+        self.advance()
+        self.load(before)
+        for random, state in zip(self.generators(), states, strict=True):
+            random.set_state(state)
+        for total in self.sums.values():
+            total.zero_()
+
+    def losses(self, iterations: int) -> dict[str, float]:
+        """Means over the last iterations. This is where the host waits for the device."""
+        means = {name: float(total) / iterations for name, total in self.sums.items()}
+        for total in self.sums.values():
+            total.zero_()
+        if bad := [name for name, value in means.items() if not math.isfinite(value)]:
+            raise OpenDGError(f"The loss {bad[0]!r} is no longer finite at step {int(self.state.step)}: try a smaller --lr.")
+        return means
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes, by name: what a checkpoint holds."""
+        groups = {
+            "weights": self.weights, "buffers": self.buffers, "optimizer": self.optimizer.state,
+            "averaged": self.averaged, "own": self.state.own, "losses": self.sums,
+            "state": {"step": self.state.step, "fraction": self.state.fraction},
+        }  # fmt: skip
+        return {f"{group}.{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
+    def generators(self) -> list[torch.Generator]:
+        own = self.feed.device
+        index = own.index if own.index is not None else 0
+        default = torch.cuda.default_generators[index] if own.type == "cuda" else torch.default_generator
+        return [self.state.random, default]
+
+    def save(self) -> dict[str, Tensor]:
+        random = {f"random.{i}": generator.get_state() for i, generator in enumerate(self.generators())}
+        return self.tensors() | random
+
+    @torch.no_grad()
+    def load(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in self.tensors().items():
+            if name in saved:
+                tensor.copy_(saved[name])
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of the same run."""
+        for name in (n for n in checkpoint.tensors if n.startswith("losses.")):
+            self.sums.setdefault(name.removeprefix("losses."), torch.zeros((), device=self.feed.device))
+        mine, theirs = self.tensors(), checkpoint.tensors
+        if misfit := [name for name, t in mine.items() if name not in theirs or theirs[name].shape != t.shape]:
+            raise OpenDGError(f"The checkpoint does not belong to this run: {misfit[0]!r} differs; train it anew.")
+        self.load(theirs)
+        for i, generator in enumerate(self.generators()):
+            generator.set_state(theirs[f"random.{i}"])
+
+    def finished_weights(self, averaged: bool = False) -> dict[str, Tensor]:
+        """Parameters and buffers as `Classifier.load_state_dict` takes them."""
+        tensors = {**self.weights, **self.buffers}
+        return {**tensors, **self.averaged} if averaged else tensors
+
+    def _averages(self) -> list[tuple[str, Tensor]]:
+        return [(n, t) for n, t in {**self.weights, **self.buffers}.items() if t.is_floating_point()]
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """w~ <- d w~ + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), BatchNorm's buffers included."""
+        if not self.averaged:
+            return
+        t = self.state.step + 1
+        decay = torch.clamp((1 + t) / (10 + t), max=self.recipe.average).float()
+        old, new = list(self.averaged.values()), [tensor for _, tensor in self._averages()]
+        torch._foreach_mul_(old, decay)
+        torch._foreach_add_(old, torch._foreach_mul(new, 1 - decay))
+
+    @torch.no_grad()
+    def _note(self, losses: Weights) -> None:
+        for name, value in losses.items():
+            if name in self.sums:
+                self.sums[name] += value.detach()
+            else:
+                self.sums[name] = value.detach().float().clone()

@@ -1,0 +1,49 @@
+"""The Recipe: how long and how fast, common to all methods, so that a table compares methods and not recipes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from opendg.errors import OpenDGError
+
+SELECTIONS = {
+    "last": "the last iterate",
+    "source-accuracy": "the best accuracy on source validation images; ties keep the latest",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    iterations: int = 4000
+    batch: int = 8  # B: images of a task; an iteration sees 6 B (MEDIC++: 9 B)
+    lr: float = 1e-4
+    optimizer: str = "sgd"
+    weight_decay: float = 5e-4
+    schedule: str = "step"
+    average: float = 0.0  # decay of the averaged weights; 0 keeps none
+    select: str = "last"
+    select_after: float = 0.6  # with source-accuracy: only this far into the run and later
+    augment: str = "photo"
+    precision: str = "auto"  # of the backbone: bf16, fp32, or auto (bf16 on GPUs that have it)
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1 or self.batch < 1:
+            raise OpenDGError(f"--iterations {self.iterations} and --batch {self.batch} must both be 1 or more.")
+        if not self.lr > 0 or self.weight_decay < 0:
+            raise OpenDGError(f"--lr {self.lr} must be above 0 and --weight-decay {self.weight_decay} not below.")
+        if not 0 <= self.average < 1:
+            raise OpenDGError(f"--average {self.average} is out of range: give a decay such as 0.9995, or 0 for none.")
+        if self.select not in SELECTIONS:
+            raise OpenDGError(f"There is no selection rule {self.select!r}: choose {' or '.join(SELECTIONS)}.")
+        if self.precision not in ("auto", "bf16", "fp32"):
+            raise OpenDGError(f"There is no precision {self.precision!r}: choose auto, bf16 or fp32.")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def default_recipe(pretrained: bool, augment: str, **asked: Any) -> Recipe:
+    """Fine-tuning takes small steps; a network from scratch takes steps a hundred times larger."""
+    recipe = Recipe(augment=augment, lr=1e-4 if pretrained else 1e-2)
+    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
