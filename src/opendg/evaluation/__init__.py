@@ -1,0 +1,1 @@
+"""Evaluation: metrics, threshold rules, figures, and the job that runs a classifier over a target."""

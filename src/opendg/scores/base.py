@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opendg.errors import OpenDGError
-from opendg.predictions import Predictions
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 Floats = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]

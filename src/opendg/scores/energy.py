@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from opendg.predictions import Predictions
+from typing import TYPE_CHECKING
+
 from opendg.scores.base import Floats, Score
 from opendg.scores.numeric import doubles, log_sum_exp
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 class Energy(Score):

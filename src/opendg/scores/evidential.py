@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from opendg.errors import OpenDGError
-from opendg.predictions import Predictions
 from opendg.scores.base import Floats, Score
 from opendg.scores.numeric import doubles, log_sum_exp, sigmoid
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 @dataclass

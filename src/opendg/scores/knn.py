@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.predictions import Predictions
 from opendg.scores.base import Arrays, Floats, Head, Score
 from opendg.scores.numeric import doubles
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 @dataclass
 class KNN(Score):
-    """-||f - f_(k)||, the distance to the k-th nearest of the source features, all of unit length (Sun et al., ICML
-    2022).
+    """-||f - f_(k)||: the distance to the k-th nearest source feature, all of unit length (Sun et al., ICML 2022).
 
-    k = 50, the paper's choice for CIFAR-10; fewer when there are fewer source images. All source domains share one bank; of
-    more than `most` images every so-manieth is kept.
+    k = 50, the paper's choice for CIFAR-10, or the size of the smallest class if that is less: beyond it another class
+    would decide. All source domains share one bank; of more than `most` images a part at even distances is kept.
     """
 
     k: int = 50
@@ -33,7 +35,8 @@ class KNN(Score):
 
     def _fit(self, source: Predictions, head: Head | None) -> Arrays:
         rows = np.linspace(0, len(source) - 1, min(len(source), self.most)).astype(np.int64)
-        return {"bank": _unit(source.features[rows]).astype(np.float32), "k": np.asarray(min(self.k, len(rows)))}
+        smallest = np.unique(source.label[rows], return_counts=True)[1].min()
+        return {"bank": _unit(source.features[rows]).astype(np.float32), "k": np.asarray(min(self.k, smallest))}
 
     def _score(self, predictions: Predictions) -> Floats:
         from sklearn.neighbors import NearestNeighbors

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from opendg.errors import OpenDGError
-from opendg.predictions import Predictions
 from opendg.scores.base import Arrays, Floats, Head, Score
 from opendg.scores.numeric import doubles
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 class Mahalanobis(Score):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from opendg.predictions import Predictions
 from opendg.scores.base import Floats, Score
 from opendg.scores.numeric import doubles
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 class MaxLogit(Score):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opendg.errors import OpenDGError
-from opendg.predictions import Predictions
 from opendg.scores.base import Arrays, Floats, Head, Score
 from opendg.scores.numeric import doubles, log_sum_exp, sigmoid
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 SHIFT = 10_000.0  # libMR moves the smallest distance of a tail here before it fits a Weibull
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opendg.errors import OpenDGError, unknown_name
-from opendg.predictions import Predictions
 from opendg.scores.base import Head, Score
 from opendg.scores.bcls import Bcls
 from opendg.scores.cls import Cls
@@ -20,6 +19,9 @@ from opendg.scores.mahalanobis import Mahalanobis
 from opendg.scores.max_logit import MaxLogit
 from opendg.scores.openmax import OpenMax
 from opendg.scores.vim import ViM
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 SCORES: dict[str, type[Score]] = {
     score.name: score for score in (Cls, Bcls, Energy, MaxLogit, Entropy, KNN, Mahalanobis, ViM, OpenMax, Evidential)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from opendg.predictions import Predictions
 from opendg.scores.base import Arrays, Floats, Head, Score
 from opendg.scores.numeric import doubles, log_sum_exp
+
+if TYPE_CHECKING:
+    from opendg.predictions import Predictions
 
 
 class ViM(Score):
     """log sum_k exp(z_k) - a ||R'(f - o)||: a virtual logit set against the real ones (Wang et al., CVPR 2022).
 
-    o = -pinv(W) c, for the head z = W f + c; R spans the eigenvectors of the source features' second moment about o beyond the
-    D largest; a = mean of max_k z_k / mean of ||R'(f - o)|| over the source images, which puts both on one scale.
-    D = 1000 for d >= 2048 features, 512 for d >= 768, else d / 2; never more than half the number of source images, beyond
-    which they would have next to no residual.
+    o = -pinv(W) c, for the head z = W f + c; R spans the eigenvectors of the source features' second moment about o
+    beyond the D largest; a = mean of max_k z_k / mean of ||R'(f - o)|| over the source images, which puts both on one
+    scale. D = 1000 for d >= 2048 features, 512 for d >= 768, else d / 2; never more than half the number of source
+    images, beyond which they would have next to no residual.
     """
 
     name = "vim"
