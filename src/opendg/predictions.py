@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from opendg.data.augment import prepare
+from opendg.data.index import Index
+from opendg.data.store import Store
 
 if TYPE_CHECKING:
     from opendg.models.classifier import Classifier
@@ -93,3 +95,14 @@ def predict(
                 collected.setdefault(name, []).append(value.float())
     classifier.train(training)
     return {name: torch.cat(values).cpu().numpy() for name, values in collected.items()}
+
+
+def predict_rows(
+    classifier: Classifier, store: Store, index: Index, labels: NDArray[np.int64], rows: NDArray[np.int64],
+    device: torch.device,
+) -> Predictions:  # fmt: skip
+    """Predictions for rows of an Index, in this order. `labels` are those of a Split."""
+    outputs: dict[str, Any] = predict(classifier, lambda a, b: store.tensor(rows[a:b]), len(rows), device)
+    keys = np.array([index.keys[row] for row in rows], dtype=np.str_)
+    domain = np.array(index.domains, dtype=np.str_)[index.domain[rows]]
+    return Predictions(keys, domain, labels[rows], **({"ova": None} | outputs))

@@ -1,0 +1,59 @@
+"""The command line: one file a command. It parses, calls the library and prints; torch is imported late."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from opendg.cli import data, demo, evaluate, lists, predict, train
+from opendg.errors import OpenDGError
+
+app = typer.Typer(
+    name="opendg",
+    help="Classifiers for domains and classes they have never seen: open-set domain generalization.\n\n"
+    "Start with: opendg demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.command)
+app.command("evaluate")(evaluate.command)
+app.command("predict")(predict.command)
+app.command("demo")(demo.command)
+app.command("methods")(lists.methods)
+app.command("datasets")(lists.datasets)
+app.command("scores")(lists.scores)
+app.add_typer(data.app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"opendg {version('opendg')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")] = False,
+) -> None:
+    """What holds for every command."""
+
+
+def main() -> None:
+    """Run a command; an error is one sentence and exit code 2."""
+    try:
+        app()
+    except OpenDGError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.secho(f"Error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("Interrupted.", err=True)
+        sys.exit(130)

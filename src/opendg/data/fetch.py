@@ -1,7 +1,7 @@
 """Downloads: the public copy of a dataset on the Hugging Face Hub, unpacked to domain/class/image.
 
 An interrupted fetch goes on when it is started again: the files that have arrived are kept, and within a file the
-Hub's client takes up a broken connection at the byte where it broke. Every file is compared with the size and the
+Hub's client takes up a broken connection near the byte where it broke. Every file is compared with the size and the
 SHA-256 that the Hub states for it. The images appear at their place all at once, when the last one is written.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 
 from opendg.data import catalog, tables
@@ -142,10 +143,7 @@ def _hub_failed(hub: str, error: Exception) -> str:
 
 
 def _no_bar() -> type:
-    from huggingface_hub.utils import tqdm
+    """The Hub's progress bar, switched off for this one call."""
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class NoBar(tqdm):  # type: ignore[misc]  # tqdm has no types
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **(options | {"disable": True}))
-
-    return NoBar
+    return type("NoBar", (tqdm,), {"__init__": partialmethod(tqdm.__init__, disable=True)})

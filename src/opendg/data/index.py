@@ -5,11 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opendg.errors import OpenDGError
+
 NO_PART, TRAIN, VAL = 0, 1, 2  # what the layout or the official lists say of an image
+
+
+class Place(NamedTuple):
+    """Where the bytes of one image are: small enough to be sent to another process, unlike the Index."""
+
+    key: str
+    file: Path
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """The encoded bytes. An empty file, or a link to nothing, has none."""
+        if not self.size:
+            return b""
+        try:
+            with self.file.open("rb") as file:
+                file.seek(self.offset)
+                return file.read(self.size)
+        except OSError as error:
+            raise OpenDGError(
+                f"The image {self.key} cannot be read from {self.file} ({error.strerror}): "
+                "see that the file is there and may be read."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -43,8 +69,9 @@ class Index:
         np.add.at(table, (self.domain, self.label), 1)
         return table
 
+    def place(self, row: int) -> Place:
+        return Place(self.keys[row], self.files[row], int(self.offset[row]), int(self.size[row]))
+
     def read(self, row: int) -> bytes:
         """The encoded bytes of one image."""
-        with self.files[row].open("rb") as file:
-            file.seek(int(self.offset[row]))
-            return file.read(int(self.size[row]))
+        return self.place(row).read()

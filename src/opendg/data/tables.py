@@ -64,7 +64,11 @@ def _rows(table: Path) -> Iterator[tuple[bytes, str, str]]:
         names = _class_labels(file.schema_arrow.metadata or {})
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=list(COLUMNS)):
             for row in batch.to_pylist():
-                yield (row["image"] or {}).get("bytes") or b"", _name(row, "domain", names, table), _name(row, "label", names, table)
+                yield (
+                    (row["image"] or {}).get("bytes") or b"",
+                    _name(row, "domain", names, table),
+                    _name(row, "label", names, table),
+                )
 
 
 def _class_labels(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
@@ -78,7 +82,9 @@ def _name(row: dict[str, Any], column: str, names: dict[str, list[str]], table: 
     if isinstance(value, str):
         return value
     if not isinstance(value, int) or not 0 <= value < len(names.get(column, ())):
-        raise OpenDGError(f"{table.name} has a {column} {value!r} without a name in its schema: expected a named label.")
+        raise OpenDGError(
+            f"{table.name} has a {column} {value!r} without a name in its schema: expected a named label."
+        )
     return names[column][value]
 
 
@@ -93,8 +99,8 @@ class _Folders(dict[str, str]):
         folder = self.by_letters.get(_letters(name))
         if folder is None:
             raise OpenDGError(
-                f"The downloaded tables have a {self.what} {name!r}, which the catalogue does not know: expected one of "
-                f"{', '.join(list(self.by_letters.values())[:12])}; the public copy may have changed, please report it."
+                f"The downloaded tables have a {self.what} {name!r}, which the catalogue does not know: expected one "
+                f"of {', '.join(list(self.by_letters.values())[:12])}; the public copy has changed, please report it."
             )
         self[name] = folder
         return folder
@@ -112,6 +118,6 @@ def _suffix(image: bytes, cell: Path) -> str:
         if image.startswith(signature):
             return suffix
     raise OpenDGError(
-        f"The downloaded tables hold something under {cell.parent.name}/{cell.name} that is not an image: expected JPEG, "
-        "PNG, WebP, BMP or TIFF; the public copy may have changed, please report it."
+        f"The downloaded tables hold something under {cell.parent.name}/{cell.name} that is not an image: expected "
+        "JPEG, PNG, WebP, BMP or TIFF; the public copy has changed, please report it."
     )

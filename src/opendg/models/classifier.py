@@ -67,6 +67,12 @@ class Classifier(nn.Module):
         outputs: Outputs = functional_call(self, weights, (images, touches))
         return outputs
 
+    def place(self, device: torch.device, precision: str) -> None:
+        """On the device, channels last; the backbone in bf16 where that is asked for, or auto and the GPU has it."""
+        self.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        self.low = torch.bfloat16 if precision == "bf16" or (precision == "auto" and able) else None
+
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
         if self.freeze_batchnorm:

@@ -6,7 +6,8 @@
     checkpoints/            to resume from; gone when the run is finished
     weights.safetensors     the finished network (by the selection rule)
     averaged.safetensors    the averaged weights, when they were asked for
-    predictions-*.npz, evaluation-*.json    written by `opendg evaluate`
+    source-val-*.npz        outputs of each on the source validation images
+    target-*.npz, evaluation-*.json    written by `opendg evaluate`
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors import SafetensorError
@@ -21,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from opendg.errors import OpenDGError
+from opendg.predictions import Predictions
 from opendg.runs.checkpoint import pack
 from opendg.runs.files import disk_error, write_atomic, write_json
 
@@ -37,13 +40,17 @@ class Run:
     def create(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
         if path.exists():
             raise OpenDGError(f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out.")
+        run = cls(path, {"format": FORMAT} | config, manifest)
         try:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True) as folder:
+                whole = Path(folder) / "run"
+                whole.mkdir()
+                write_json(whole / "run.json", run.config)
+                write_json(whole / "manifest.json", manifest)
+                whole.rename(path)
         except OSError as error:
             raise disk_error(error, path) from error
-        run = cls(path, {"format": FORMAT} | config, manifest)
-        write_json(path / "run.json", run.config)
-        write_json(path / "manifest.json", manifest)
         return run
 
     @classmethod
@@ -68,8 +75,20 @@ class Run:
     def weight_file(self, which: str) -> Path:
         return self.path / {"selected": "weights.safetensors", "averaged": "averaged.safetensors"}[which]
 
-    def save_weights(self, which: str, tensors: dict[str, Tensor]) -> None:
+    def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None:
+        """Finished weights, and what they say of the source validation images (thresholds are set on that)."""
+        val.save(self.val_file(which))
         write_atomic(self.weight_file(which), pack(tensors))
+
+    def val_file(self, which: str) -> Path:
+        return self.path / f"source-val-{which}.npz"
+
+    def target_file(self, which: str) -> Path:
+        return self.path / f"target-{which}.npz"
+
+    def amend_manifest(self, **facts: Any) -> None:
+        self.manifest |= facts
+        write_json(self.path / "manifest.json", self.manifest)
 
     def load_weights(self, which: str) -> dict[str, Tensor]:
         if not self.finished:

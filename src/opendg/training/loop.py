@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from opendg.episodes import Episode
 from opendg.errors import OpenDGError
 from opendg.methods.base import Method, State
 from opendg.models.classifier import Classifier, Weights
-from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint
 from opendg.seeds import derive
 from opendg.training.capture import capture
@@ -71,22 +68,14 @@ class Loop:
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
     def capture(self) -> None:
-        """From now on replay the step from a CUDA graph."""
-        torch.backends.cudnn.benchmark = True
-        self.feed.prepare(int(self.state.step))
-        self.advance_once_undone()
-        self.run = capture(self.advance, self.tensors().values(), self.generators())
+        """From the second iteration on, replay the step from a CUDA graph; the first one runs step by step."""
 
-    def advance_once_undone(self) -> None:
-        """Let the losses make themselves known, so that their sums exist before the capture."""
-        before = {name: tensor.detach().clone() for name, tensor in self.tensors().items()}
-        states = [random.get_state() for random in self.generators()]
-        self.advance()
-        self.load(before)
-        for random, state in zip(self.generators(), states, strict=True):
-            random.set_state(state)
-        for total in self.sums.values():
-            total.zero_()
+        def first() -> None:
+            self.advance()
+            self.run = capture(self.advance, self.tensors().values(), self.generators())
+
+        torch.backends.cudnn.benchmark = True
+        self.run = first
 
     def losses(self, iterations: int) -> dict[str, float]:
         """Means over the last iterations. This is where the host waits for the device."""

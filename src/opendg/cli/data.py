@@ -1,0 +1,49 @@
+"""opendg data: download and check datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opendg.cli.show import say, table
+
+app = typer.Typer(help="Download and check datasets.", no_args_is_help=True)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A dataset's name: see `opendg datasets`.")],
+    to: Annotated[Path, typer.Option(help="The folder that will hold the dataset.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Download a dataset from the Hugging Face Hub, where a public copy is known.
+
+    Example: opendg data fetch pacs --to data
+    """
+    from opendg.data.fetch import fetch as fetch_dataset
+
+    where = fetch_dataset(name, to)
+    say({"dataset": name, "folder": str(where)}, f"{name} lies in {where}\nNext: opendg data check {where}", json_)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="A folder with a sub-folder or a tar for each domain.")],
+    expected: Annotated[str | None, typer.Option("--as", help="The dataset that it should be; default: recognised.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Count images, open every one, look for duplicates; exit code 1 when something is off.
+
+    Example: opendg data check data/pacs --as pacs
+    """
+    from opendg.data.check import check as check_folder
+
+    report = check_folder(folder, expected)
+    if json_:
+        say(report.to_json(), "", True)
+    else:
+        show(report.to_json())
+    if not report.ok:
+        raise typer.Exit(1)

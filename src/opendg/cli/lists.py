@@ -1,0 +1,62 @@
+"""opendg methods, datasets, scores: what there is, one line each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from opendg.cli.show import say, table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Pattern = Annotated[str, typer.Argument(help="A wildcard, e.g. 'm*'.")]
+
+
+def methods(pattern: Pattern = "*", json_: Json = False) -> None:
+    """List the methods. Example: opendg methods 'm*' --json"""
+    from dataclasses import fields
+
+    from opendg.methods.registry import METHODS, list_methods
+
+    rows = []
+    for name in list_methods(pattern):
+        method = METHODS[name]
+        options = {field.name: field.default for field in fields(method.Config)}
+        rows.append({"name": name, "title": method.title, "kind": method.kind, "idea": method.idea,
+                     "paper": method.paper, "cost": method.cost, "score": method.score, "settings": options})  # fmt: skip
+    _list(rows, ["name", "idea", "paper"], "Methods", json_)
+
+
+def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
+    """List the datasets of the catalogue. Example: opendg datasets --json"""
+    from fnmatch import fnmatch
+
+    from opendg.data.catalog import DATASETS
+
+    chosen = [entry for name, entry in DATASETS.items() if fnmatch(name, pattern)]
+    rows = [
+        {"name": entry.name, "title": entry.title, "domains": list(entry.domains), "classes": len(entry.classes),
+         "known": entry.known, "licence": entry.licence, "paper": entry.citation}
+        for entry in chosen
+    ]  # fmt: skip
+    shown = [row | {"domains": ", ".join(row["domains"]), "classes": str(row["classes"])} for row in rows]
+    _list(shown if not json_ else rows, ["name", "domains", "classes", "paper"], "Datasets", json_)
+
+
+def scores(pattern: Pattern = "*", json_: Json = False) -> None:
+    """List the scores: from outputs to how known an image is. Example: opendg scores"""
+    from opendg.scores.registry import SCORES, list_scores
+
+    rows = [
+        {"name": name, "title": SCORES[name].title, "idea": SCORES[name].idea, "paper": SCORES[name].paper,
+         "needs": list(SCORES[name].needs), "fitted": bool(SCORES[name].fitted)}
+        for name in list_scores(pattern)
+    ]  # fmt: skip
+    _list(rows, ["name", "idea", "paper"], "Scores", json_)
+
+
+def _list(rows: list[dict[str, object]], columns: list[str], title: str, json_: bool) -> None:
+    if json_:
+        say(rows, "", True)
+    else:
+        table(title, columns, [[str(row[column]) for column in columns] for row in rows])

@@ -1,0 +1,62 @@
+"""What the commands share in showing things: progress on stderr, results on stdout, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import typer
+
+
+class Progress:
+    """A line of progress on stderr: a bar on a terminal, a line now and then elsewhere. Called with (step, of, losses)."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        self.title, self.live = title, console.is_terminal and not quiet
+        columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")]
+        columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}")]
+        self.bar = Bar(*columns, console=console, disable=not self.live)
+        self.task = self.bar.add_task(title, total=None, losses="preparing")
+        self.quiet, self.said = quiet, time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def __call__(self, step: int, total: int, losses: dict[str, float]) -> None:
+        text = "  ".join(f"{name} {value:.3f}" for name, value in losses.items())
+        self.bar.update(self.task, completed=step, total=total, losses=text)
+        if not self.live and not self.quiet and (time.monotonic() - self.said > 10 or step == total):
+            self.said = time.monotonic()
+            typer.echo(f"{self.title}: {step}/{total}  {text}", err=True)
+
+
+def say(values: Any, text: str, as_json: bool) -> None:
+    """Results: JSON for machines, text for people."""
+    typer.echo(json.dumps(values, indent=2) if as_json else text)
+
+
+def table(title: str, columns: list[str], rows: list[list[str]], note: str = "") -> None:
+    """A table on stdout; numbers to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", caption=note or None, caption_justify="left", box=box.SIMPLE_HEAD)
+    for column, example in zip(columns, rows[0] if rows else columns, strict=True):
+        shown.add_column(column, justify="right" if example.replace(".", "").replace("-", "").isdigit() else "left")
+    for row in rows:
+        shown.add_row(*row)
+    width = None if sys.stdout.isatty() else 140
+    Console(width=width).print(shown)

@@ -1,0 +1,145 @@
+"""The Store: decoded images, asked by row numbers.
+
+Images are decoded once, into a cache file for each domain (`pixels.py`), which later opens map into memory. So training,
+which opens the rows of the source domains, touches no file of the target.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendg.data import pixels
+from opendg.data.cache import cache_dir
+from opendg.data.decode import BrokenImage, decode
+from opendg.data.index import Index
+from opendg.data.workers import Workers
+from opendg.errors import OpenDGError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["COMMON_SIZE", "Store", "cache_dir"]
+
+Rows = NDArray[np.int64]
+COMMON_SIZE = (256, 256)  # for images that are not all alike
+LARGEST_OWN_SIZE = 512  # a side: larger images are kept at COMMON_SIZE though they be alike, or no disk would hold them
+CHUNK = 256  # images copied at a time
+
+
+class Store:
+    """Images of an Index as uint8, all of one size. `rows` are those that can be asked for."""
+
+    def __init__(
+        self, index: Index, rows: Rows, skipped: list[str], size: tuple[int, int], domains: dict[int, pixels.Domain]
+    ) -> None:
+        self.rows = rows
+        self.skipped = skipped  # keys of the broken images that were asked for
+        self.size = size  # (H, W)
+        self._domains = domains
+        self._domain = index.domain
+        self._position = np.full(len(index), -1, dtype=np.int64)  # in the file of its domain; -1: not to be had
+        for domain in domains:
+            inside = np.flatnonzero(index.domain == domain)
+            self._position[inside] = np.arange(len(inside))
+        closed = np.ones(len(index), dtype=bool)
+        closed[rows] = False
+        self._position[closed] = -1
+
+    @classmethod
+    def open(
+        cls,
+        index: Index,
+        rows: Rows,
+        on_bad_image: Literal["error", "skip"] | str = "error",
+        progress: bool = True,
+        size: tuple[int, int] | None = None,
+    ) -> Store:
+        """The images of `rows`, decoding those domains that have not been yet.
+
+        They are kept at `size` = (H, W); where none is given, at their own size when all are alike, else at 256 x 256.
+        A broken image among `rows` is an error, or with "skip" is left out of `rows` and named in `skipped`.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        numbers = [int(domain) for domain in np.unique(index.domain[rows])]
+        with Workers() as workers:
+            if size is None:
+                size = _common_size(index, rows, numbers, workers, progress)
+            domains = {number: pixels.opened(index, number, size, workers, progress) for number in numbers}
+        broken = np.zeros(len(index), dtype=bool)
+        for number, domain in domains.items():
+            broken[index.domain == number] = domain.broken
+        bad = rows[broken[rows]]
+        if len(bad) and on_bad_image != "skip":
+            raise _refusal(index, bad)
+        if len(bad) == len(rows) > 0:
+            raise OpenDGError(f"All {len(rows)} images are broken, the first of them {index.keys[bad[0]]}.")
+        return cls(index, rows[~broken[rows]], [index.keys[row] for row in bad], size, domains)
+
+    def numpy(self, rows: Rows) -> NDArray[np.uint8]:
+        """(n, H, W, 3)"""
+        images = np.empty((len(rows), *self.size, 3), dtype=np.uint8)
+        self._copy(np.asarray(rows, dtype=np.int64), images)
+        return images
+
+    def tensor(self, rows: Rows, device: str | torch.device = "cpu", pin: bool = False) -> torch.Tensor:
+        """(n, H, W, 3), copied from the map in chunks; `pin` gives page-locked memory where there is a GPU to use it."""
+        import torch
+
+        rows = np.asarray(rows, dtype=np.int64)
+        gpu = torch.cuda.is_available()
+        if torch.device(device).type == "cpu":
+            images = torch.empty((len(rows), *self.size, 3), dtype=torch.uint8, pin_memory=pin and gpu)
+            self._copy(rows, images.numpy())
+            return images
+        images = torch.empty((len(rows), *self.size, 3), dtype=torch.uint8, device=device)
+        chunk = torch.empty((min(CHUNK, len(rows)), *self.size, 3), dtype=torch.uint8, pin_memory=gpu)
+        for start in range(0, len(rows), CHUNK):
+            some = rows[start : start + CHUNK]
+            self._copy(some, chunk.numpy()[: len(some)])
+            images[start : start + CHUNK].copy_(chunk[: len(some)])
+        return images
+
+    def _copy(self, rows: Rows, out: NDArray[np.uint8]) -> None:
+        position = self._position[rows]
+        if (position < 0).any():
+            raise ValueError("asked the store for rows that it was not opened with")
+        for start in range(0, len(rows), CHUNK):
+            inside, part = self._domain[rows[start : start + CHUNK]], out[start : start + CHUNK]
+            for number in np.unique(inside):
+                where = np.flatnonzero(inside == number)
+                part[where] = self._domains[int(number)].images[position[start + where]]
+
+
+def _common_size(index: Index, rows: Rows, domains: list[int], workers: Workers, progress: bool) -> tuple[int, int]:
+    """The images' own size when all are alike, else COMMON_SIZE. Those without a readable header have no say."""
+    few = rows[np.linspace(0, len(rows) - 1, num=min(64, len(rows)), dtype=np.int64)] if len(rows) else rows
+    sizes = pixels.header_sizes([index.place(int(row)) for row in few])
+    if _alike(sizes) is None:
+        return COMMON_SIZE  # seen by 64 of them: no need to look at all
+    all_sizes = np.zeros((len(index), 2), dtype=np.int32)
+    for domain in domains:
+        all_sizes[index.domain == domain] = pixels.sizes(index, domain, workers, progress)
+    size = _alike(all_sizes[rows])
+    return size if size is not None and max(size) <= LARGEST_OWN_SIZE else COMMON_SIZE
+
+
+def _alike(sizes: NDArray[np.int32]) -> tuple[int, int] | None:
+    different = np.unique(sizes[sizes.any(axis=1)], axis=0)
+    return (int(different[0, 0]), int(different[0, 1])) if len(different) == 1 else None
+
+
+def _refusal(index: Index, bad: Rows) -> OpenDGError:
+    """The error for broken images: the first by name and reason, the others by number."""
+    try:
+        decode(index.read(int(bad[0])), None, index.keys[bad[0]])
+        reason = "as it was when it was decoded"
+    except BrokenImage as error:
+        reason = error.reason
+    more = f", and so are {len(bad) - 1} more" if len(bad) > 1 else ""
+    return OpenDGError(
+        f"The image {index.keys[bad[0]]} is broken ({reason}){more}: replace what is broken, or leave it out with "
+        "--on-bad-image skip."
+    )

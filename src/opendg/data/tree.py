@@ -1,0 +1,191 @@
+"""Folders and tars -> Index. Nothing is unpacked and no image is opened.
+
+Layouts, which may be mixed between domains:
+
+    root/domain/class/image
+    root/domain/{train,val}/class/image         (Digits-DG; `crossval` is another word for val)
+    root/domain.tar                             with members domain/class/image or domain/{train,val}/class/image
+
+A domain that lies there both as a folder with images and as a tar is read from the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from opendg.data.entries import recognise
+from opendg.data.index import NO_PART, TRAIN, VAL, Index
+from opendg.errors import OpenDGError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+PARTS = {"train": TRAIN, "val": VAL, "crossval": VAL}
+LAYOUT = "expected DOMAIN/CLASS/IMAGE or DOMAIN/{train,val}/CLASS/IMAGE"
+
+
+class _Image(NamedTuple):
+    key: str
+    file: Path
+    offset: int
+    size: int
+    modified: int
+
+    @property
+    def names(self) -> list[str]:
+        """Domain, (part,) class, file name."""
+        return self.key.split("/")
+
+
+def scan(root: Path, dataset: str | None = None) -> Index:
+    """The Index of all images under `root`.
+
+    `dataset` is the catalogue name, when the caller knows it; else it is recognised by the names of domains and
+    classes, and failing that the folder's name is taken.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise OpenDGError(f"There is no folder {root}: expected one that holds a folder or a tar for each domain.")
+    try:
+        domains = _domains(root)
+    except OSError as error:
+        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+    images = sorted(image for name in domains for image in domains[name])
+    if not images:
+        raise OpenDGError(f"The folder {root} holds no images: {LAYOUT}, or a tar for each domain.")
+    _refuse_odd_names(images)
+    return _index(root, dataset, images)
+
+
+def _domains(root: Path) -> dict[str, list[_Image]]:
+    """Domain -> its images, from folders and from tars."""
+    entries = [entry for entry in os.scandir(root) if not entry.name.startswith(".")]
+    tars = {entry.name[:-4]: Path(entry.path) for entry in entries if entry.name.endswith(".tar") and entry.is_file()}
+    folders = {entry.name: Path(entry.path) for entry in entries if entry.is_dir()}
+    found = {name: _folder_images(folder) for name, folder in folders.items()}
+    found = {name: images for name, images in found.items() if images or not _is_beside(folders[name], name in tars)}
+    for name, tar in tars.items():
+        if name not in found:
+            status = tar.stat()
+            found[name] = _tar_images(tar, status.st_size, status.st_mtime_ns)
+    for name, images in found.items():
+        if not images:
+            raise OpenDGError(f"The domain {name} under {root} has no images in class folders: {LAYOUT}.")
+    return found
+
+
+def _is_beside(folder: Path, has_tar: bool) -> bool:
+    """Whether a folder without images in class folders is no domain: the empty twin of a tar, or one with texts."""
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    texts_only = bool(entries) and not any(entry.is_dir() or _is_image(entry.name) for entry in entries)
+    return has_tar or texts_only
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _folder_images(domain: Path) -> list[_Image]:
+    return [image for image in _walk(str(domain), domain.name, depth=1) if _belongs(image.key, domain.parent)]
+
+
+def _walk(folder: str, key: str, depth: int) -> Iterator[_Image]:
+    """All images under `folder`, one level deeper than any layout goes, so that what lies too deep is noticed."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        if _is_image(entry.name) and not entry.is_dir():
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # a link to nothing: an image without bytes
+                yield _Image(f"{key}/{entry.name}", Path(entry.path), 0, 0, 0)
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield _Image(f"{key}/{entry.name}", Path(entry.path), 0, status.st_size, status.st_mtime_ns)
+        elif depth < 4 and entry.is_dir():
+            yield from _walk(entry.path, f"{key}/{entry.name}", depth + 1)
+
+
+@lru_cache(maxsize=64)
+def _tar_images(tar: Path, size: int, modified: int) -> list[_Image]:
+    """The images of a tar, by its headers. `size` and `modified` make a changed tar a new one for the cache."""
+    images = []
+    try:
+        with tarfile.open(tar, "r:") as file:
+            for member in file:
+                key = _member_key(tar, member)
+                if key and _belongs(key, tar):
+                    images.append(_Image(key, tar, member.offset_data, member.size, modified))
+    except (tarfile.TarError, EOFError) as error:
+        raise OpenDGError(
+            f"{tar} cannot be read as a tar ({error}): expected a whole, uncompressed one; fetch or pack it again."
+        ) from error
+    return images
+
+
+def _member_key(tar: Path, member: tarfile.TarInfo) -> str | None:
+    """The key of an image in a tar, None for what is no image. A tar is a stranger's: its names are not trusted."""
+    names = [name for name in member.name.split("/") if name not in ("", ".")]
+    if not member.isreg() or member.issparse() or not names or not _is_image(names[-1]):
+        return None
+    if member.name.startswith("/") or ".." in names or "\\" in member.name:
+        raise OpenDGError(f"{tar} is refused, for its member {member.name!r} leads out of the folder: pack it again.")
+    if any(name.startswith(".") for name in names):
+        return None
+    if names[0] != tar.stem:
+        raise OpenDGError(
+            f"{tar} holds {member.name!r}: expected {tar.stem}/CLASS/IMAGE; a tar beside the domains that is "
+            "none itself must lie elsewhere."
+        )
+    return "/".join(names)
+
+
+def _belongs(key: str, where: Path) -> bool:
+    """Whether the key is of a known layout. An image beside the class folders is left out; one below is refused."""
+    names = key.split("/")
+    if len(names) < 3:
+        return False
+    if len(names) == 3 or (len(names) == 4 and names[1].lower() in PARTS):
+        return True
+    raise OpenDGError(f"The image {key} in {where} lies too deep: {LAYOUT}.")
+
+
+def _refuse_odd_names(images: list[_Image]) -> None:
+    """Names that are no text could be written into no manifest."""
+    try:
+        "".join(image.key for image in images).encode()
+    except UnicodeEncodeError as error:
+        bad = next(image.key for image in images if not image.key.isprintable() and _undecodable(image.key))
+        raise OpenDGError(f"The file name {ascii(bad)} is not valid UTF-8: rename it.") from error
+
+
+def _undecodable(key: str) -> bool:
+    return any("\udc80" <= sign <= "\udcff" for sign in key)
+
+
+def _index(root: Path, dataset: str | None, images: list[_Image]) -> Index:
+    names = [image.names for image in images]
+    domains = tuple(sorted({parts[0] for parts in names}))
+    classes = tuple(sorted({parts[-2] for parts in names}))
+    domain_number = {name: number for number, name in enumerate(domains)}
+    class_number = {name: number for number, name in enumerate(classes)}
+    part = [PARTS[parts[1].lower()] if len(parts) == 4 else NO_PART for parts in names]
+    return Index(
+        dataset=dataset or recognise(domains, classes) or root.resolve().name,
+        domains=domains,
+        classes=classes,
+        keys=tuple(image.key for image in images),
+        files=tuple(image.file for image in images),
+        offset=np.array([image.offset for image in images], dtype=np.int64),
+        size=np.array([image.size for image in images], dtype=np.int64),
+        modified=np.array([image.modified for image in images], dtype=np.int64),
+        domain=np.array([domain_number[parts[0]] for parts in names], dtype=np.int64),
+        label=np.array([class_number[parts[-2]] for parts in names], dtype=np.int64),
+        part=np.array(part, dtype=np.int64),
+    )

@@ -1,0 +1,146 @@
+"""The Recognizer: what `opendg.load(run)` gives a user. Images in, labels or `unknown` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from opendg.data.decode import decode
+from opendg.errors import OpenDGError
+from opendg.evaluation.metrics import accepting_threshold
+from opendg.methods.registry import METHODS
+from opendg.predictions import UNKNOWN, Predictions, predict
+from opendg.runs.directory import Run
+from opendg.runs.restore import choose_weights, restore
+from opendg.scores.registry import make_score, usable_scores
+from opendg.training.train import make_fabric
+
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+Image = str | Path | bytes | NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is said of one image. `label` is a class or `unknown`; `closest` the class it is most like."""
+
+    image: str
+    label: str
+    closest: str
+    confidence: float
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Recognizer:
+    """A trained network with its score and threshold.
+
+    An image is known if its score is at or above the threshold that accepts `accept` of the source validation images
+    (95 % unless said otherwise). No target image takes part.
+    """
+
+    def __init__(
+        self, run: Run, *, weights: str | None = None, score: str | None = None, accept: float = 0.95,
+        device: str = "auto",
+    ) -> None:  # fmt: skip
+        if not 0 < accept <= 1:
+            raise OpenDGError(f"accept is {accept} and must be a share above 0 and at most 1, such as 0.95.")
+        which = choose_weights(run, weights)
+        self.device = make_fabric(device).device
+        self.classifier = restore(run, which, self.device)
+        self.classes: tuple[str, ...] = tuple(run.manifest["classes"])
+        self.size: tuple[int, int] = (int(run.manifest["image_size"][0]), int(run.manifest["image_size"][1]))
+        val = Predictions.load(run.val_file(which))
+        self.score = make_score(score or _default_score(run, val))
+        if self.score.fitted:
+            raise OpenDGError(f"The score {self.score.name!r} is fitted on data that a run does not hold: choose another.")
+        self.threshold = accepting_threshold(self.score(val), accept)
+
+    def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
+        """A Prediction for each image: paths, encoded bytes or uint8 arrays (H, W, 3). Broken ones carry an error."""
+        single = isinstance(images, (str, Path, bytes, np.ndarray))
+        return list(self.stream([images] if single else images, batch))  # type: ignore[list-item, arg-type]
+
+    def stream(self, images: Sequence[Image], batch: int = 64) -> Iterator[Prediction]:
+        """The same, one batch at a time, for folders of any size."""
+        for start in range(0, len(images), batch):
+            part = images[start : start + batch]
+            read = [self._read(image, start + i) for i, image in enumerate(part)]
+            good = [pixels for _, pixels in read if not isinstance(pixels, str)]
+            found = iter(self._decide(np.stack(good)) if good else [])
+            for name, pixels in read:
+                if isinstance(pixels, str):
+                    yield Prediction(name, "error", "", 0.0, pixels)
+                else:
+                    yield Prediction(name, *next(found))
+
+    def scores(self, images: Image | Sequence[Image]) -> NDArray[np.float64]:
+        """How known each image is, as the score's value (a probability for cls and bcls). Broken images raise."""
+        single = isinstance(images, (str, Path, bytes, np.ndarray))
+        listed: Sequence[Any] = [images] if single else images  # type: ignore[assignment]
+        read = [self._read(image, i) for i, image in enumerate(listed)]
+        if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
+            raise OpenDGError(broken[0])
+        return self.score.value(self.score(self.outputs(np.stack([pixels for _, pixels in read]))))
+
+    def outputs(self, pixels: NDArray[np.uint8]) -> Predictions:
+        """All outputs for decoded images (n, H, W, 3)."""
+        tensor = torch.from_numpy(pixels)
+        arrays: dict[str, Any] = predict(self.classifier, lambda a, b: tensor[a:b], len(pixels), self.device)
+        blank = np.full(len(pixels), "", dtype=np.str_)
+        return Predictions(blank, blank, np.full(len(pixels), UNKNOWN), **({"ova": None} | arrays))
+
+    def _decide(self, pixels: NDArray[np.uint8]) -> list[tuple[str, str, float]]:
+        outputs = self.outputs(pixels)
+        scores = self.score(outputs)
+        closest = [self.classes[number] for number in outputs.predicted]
+        values = self.score.value(scores)
+        return [
+            (name if score >= self.threshold else "unknown", name, float(value))
+            for name, score, value in zip(closest, scores, values, strict=True)
+        ]
+
+    def _read(self, image: Image, number: int) -> tuple[str, NDArray[np.uint8] | str]:
+        """The image's name and its pixels at the size of training, or a sentence that says why not."""
+        from opendg.data.decode import resize
+
+        name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
+        try:
+            if isinstance(image, np.ndarray):
+                return name, resize(image, self.size)
+            data = image if isinstance(image, bytes) else Path(image).read_bytes()
+            return name, decode(data, self.size, name)
+        except OSError as error:
+            return name, f"{name!r} cannot be read: {error.strerror}."
+        except OpenDGError as error:
+            return name, str(error)
+
+
+def _default_score(run: Run, val: Predictions) -> str:
+    """The method's own score where the outputs allow it, bcls where there is a one-vs-all head, else cls."""
+    usable = usable_scores(val)
+    own = METHODS[run.config["method"]].score
+    return "bcls" if "bcls" in usable else own if own in usable else "cls"
+
+
+def find_images(paths: Sequence[str | Path]) -> list[Path]:
+    """Files as they are, and all images below folders, sorted."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found += sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES and file.is_file())
+        else:
+            found.append(path)
+    return found
+
+
+def load(run: str | Path, **options: Any) -> Recognizer:
+    """The Recognizer of a finished run. Loading never unpickles: a stranger's run is safe to open."""
+    return Recognizer(Run.open(Path(run)), **options)

@@ -1,0 +1,26 @@
+"""OSCR curves of evaluated runs, from their predictions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from opendg.evaluation.figures import oscr_figure
+from opendg.evaluation.metrics import oscr, oscr_curve
+from opendg.predictions import Predictions
+from opendg.runs.directory import Run
+from opendg.runs.restore import choose_weights
+from opendg.scores.registry import make_score, usable_scores
+
+
+def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("cls", "bcls")) -> None:
+    """One curve for each run and score that its outputs allow, as PNG and SVG."""
+    curves = {}
+    for run in map(Run.open, map(Path, runs)):
+        target = Predictions.load(run.target_file(choose_weights(run)))
+        for name in (name for name in scores if name in usable_scores(target)):
+            values = make_score(name)(target)
+            parts = values[target.known], target.correct[target.known], values[~target.known]
+            label = f"{run.config['method']} ({name})"
+            curves[label if label not in curves else f"{label}, {run.path.name}"] = (*oscr_curve(*parts), oscr(*parts))
+    oscr_figure(curves, path)

@@ -1,0 +1,109 @@
+"""Evaluation of a run on its target domains: predictions of every image, then every score from the one pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from opendg.data.index import Index
+from opendg.data.store import Store
+from opendg.errors import OpenDGError
+from opendg.evaluation.thresholds import evaluate_score
+from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions, predict_rows
+from opendg.protocol import Rows, Split, manifest
+from opendg.runs.directory import Run
+from opendg.runs.files import write_json
+from opendg.runs.restore import choose_weights, restore
+from opendg.scores.base import Head
+from opendg.scores.registry import SCORES, make_score, select_scores, usable_scores
+from opendg.training.job import Job
+from opendg.training.recipe import SELECTIONS
+from opendg.training.train import make_fabric
+
+PLAIN = ("cls", "bcls", "energy", "max-logit")
+
+
+def evaluate(
+    path: str | Path, *, scores: str | list[str] | None = None, weights: str | None = None,
+    root: Path | None = None, device: str = "auto",
+) -> dict[str, Any]:  # fmt: skip
+    """The Record of a run: what was run, with which code, and its metrics for each score.
+
+    Writes `target-WEIGHTS.npz` (per-image predictions) and `evaluation-WEIGHTS.json` into the run. Scores default to
+    those that need no fitting; fitted ones look at the source training images alone.
+    """
+    run = Run.open(Path(path))
+    which = choose_weights(run, weights)
+    job = Job.from_json(run.config)
+    index, split = job.open_data(root)
+    check_manifest(run, manifest(job.protocol, index, split))
+    place = make_fabric(device).device
+    classifier = restore(run, which, place)
+    target = predict_split(run, job, classifier, index, split, split.test, place)
+    target.save(run.target_file(which))
+    val = Predictions.load(run.val_file(which))
+    head = linear_head(classifier)
+    names = select_scores(scores) if scores else [name for name in usable_scores(target, head) if name in PLAIN]
+    source = None
+    if any(SCORES[name].fitted for name in names):
+        source = predict_split(run, job, classifier, index, split, split.train, place)
+    record = describe(run, job, which, target)
+    record["scores"] = {name: measure(name, target, val, source, head) for name in names}
+    write_json(run.path / f"evaluation-{which}.json", record)
+    return record
+
+
+def measure(
+    name: str, target: Predictions, val: Predictions, source: Predictions | None, head: Head | None
+) -> dict[str, Any]:
+    """One score on the target, its thresholds from the source validation images."""
+    score = make_score(name)
+    if source is not None:
+        score.fit(source, head)
+    return evaluate_score(score, score(target), target.correct, target.known, score(val))
+
+
+def predict_split(
+    run: Run, job: Job, classifier: Classifier, index: Index, split: Split, rows: Rows, device: torch.device
+) -> Predictions:
+    """Predictions for rows of the data, prepared as in training."""
+    size = tuple(run.manifest["image_size"])
+    store = Store.open(index, rows, on_bad_image=job.on_bad_image, size=(size[0], size[1]))
+    return predict_rows(classifier, store, index, split.labels, rows[np.isin(rows, store.rows)], device)
+
+
+def linear_head(classifier: Classifier) -> Head | None:
+    """Weight and bias of the closed-set head, where it is a linear layer."""
+    layer = getattr(classifier.head, "linear", None)
+    if not isinstance(layer, torch.nn.Linear):
+        return None
+    return Head(layer.weight.detach().float().cpu().numpy(), layer.bias.detach().float().cpu().numpy())
+
+
+def check_manifest(run: Run, found: dict[str, Any]) -> None:
+    """Numbers only mean something on the files that the run was made for."""
+    for part, digest in run.manifest["files"].items():
+        if found["files"][part] != digest:
+            raise OpenDGError(
+                f"The {part} images are not those of the run ({found['images'][part]} found, "
+                f"{run.manifest['images'][part]} expected, by name and size): check --root."
+            )
+
+
+def describe(run: Run, job: Job, which: str, target: Predictions) -> dict[str, Any]:
+    """All of a Record but the metrics."""
+    protocol = job.protocol
+    rule = SELECTIONS[job.recipe.select] if which == "selected" else f"averaged weights (decay {job.recipe.average})"
+    origin = {name: run.config.get(name) for name in ("opendg", "commit", "command", "created", "machine", "versions")}
+    return {
+        "dataset": protocol.dataset, "protocol": protocol.id, "target": ",".join(protocol.targets),
+        "sources": list(protocol.sources), "known": list(protocol.known), "unknown": list(protocol.unknown),
+        "method": job.method, "settings": job.settings, "backbone": run.manifest["backbone"],
+        "recipe": job.recipe.to_json(), "seed": job.seed, "weights": which, "selection": rule,
+        "n_known": int(target.known.sum()), "n_unknown": int((~target.known).sum()),
+        "acc": float(target.correct[target.known].mean()), **origin,
+    }  # fmt: skip

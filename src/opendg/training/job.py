@@ -1,0 +1,96 @@
+"""The Job: all that defines a training, checked before anything is spent on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from opendg.data import catalog
+from opendg.data.index import Index
+from opendg.errors import OpenDGError
+from opendg.methods.base import Method
+from opendg.methods.registry import make_method, settings
+from opendg.protocol import Protocol, Split, make_protocol
+from opendg.training.recipe import Recipe, default_recipe
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `run.json` keeps, and what a resumed run is made from."""
+
+    method: str
+    settings: dict[str, Any]
+    data: str
+    root: str | None
+    protocol: Protocol
+    backbone: str
+    weights: str
+    recipe: Recipe
+    seed: int
+    on_bad_image: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Job:
+        """From a run.json; a stranger's values are looked up and checked like those of the command line."""
+        try:
+            known = {name: values[name] for name in cls.__dataclass_fields__}
+            parts = {"protocol": Protocol.from_json(values["protocol"]), "recipe": Recipe(**values["recipe"])}
+            return cls(**(known | parts))
+        except (KeyError, TypeError) as error:
+            raise OpenDGError(f"The run.json is damaged ({error}): train the run anew.") from error
+
+    def make_method(self) -> Method:
+        return make_method(self.method, self.settings)
+
+    def open_data(self, root: Path | None = None) -> tuple[Index, Split]:
+        index = catalog.open_dataset(self.data, root or (Path(self.root) if self.root else None))
+        return index, self.protocol.apply(index)
+
+
+def plan(
+    method: str,
+    data: str,
+    targets: Sequence[str],
+    *,
+    root: Path | None = None,
+    sources: Sequence[str] | None = None,
+    known: int | Sequence[str] | None = None,
+    unknown: Sequence[str] | None = None,
+    protocol: str = "shared",
+    split_seed: int = 0,
+    backbone: str | None = None,
+    weights: str | None = None,
+    seed: int = 0,
+    chosen: dict[str, Any] | None = None,
+    on_bad_image: str = "error",
+    **recipe: Any,
+) -> tuple[Job, Index, Split]:
+    """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset."""
+    made = make_method(method, chosen)
+    index = catalog.open_dataset(data, root)
+    entry = catalog.DATASETS.get(index.dataset)
+    if known is None and unknown is None and entry is not None:
+        known = entry.known
+    rule = make_protocol(
+        index, targets, known=known, unknown=unknown, sources=sources, kind=protocol, split_seed=split_seed
+    )
+    if len(rule.sources) < made.min_sources:
+        raise OpenDGError(
+            f"{made.title} needs {made.min_sources} or more source domains, and {len(rule.sources)} is left "
+            f"({', '.join(rule.sources)}): name fewer targets, or use erm."
+        )
+    if on_bad_image not in ("error", "skip"):
+        raise OpenDGError(f"There is no --on-bad-image {on_bad_image!r}: choose error or skip.")
+    name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
+    start = weights or ("none" if name == "convnet" else "imagenet")
+    common = default_recipe(start != "none", entry.input if entry else "photo", **recipe)
+    job = Job(
+        method=method, settings=settings(made), data=data, root=None if root is None else str(root), protocol=rule,
+        backbone=name, weights=start, recipe=common, seed=seed, on_bad_image=on_bad_image,
+    )  # fmt: skip
+    return job, index, rule.apply(index)

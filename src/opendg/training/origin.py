@@ -1,0 +1,36 @@
+"""Where a run comes from: version, commit, command, machine. Numbers that users see carry it."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def origin(device: torch.device) -> dict[str, Any]:
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    return {
+        "opendg": version("opendg"),
+        "commit": _commit(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": version("timm")},
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file lies in, `+` where it has changes; None when it is installed."""
+    try:
+        where = Path(__file__).resolve().parent
+        ask = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(ask, cwd=where, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,36 @@
+"""Which iterate of a run is kept. Only source validation images are ever asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from opendg.training.recipe import Recipe
+
+
+class Selection:
+    """`last` keeps the last iterate. `source-accuracy` keeps the best seen late in the run; ties keep the latest."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.active = recipe.select == "source-accuracy"
+        self.start = recipe.select_after * recipe.iterations
+        self.interval = max(1, recipe.iterations // 40)
+        self.accuracy, self.step = -1.0, 0
+        self.kept: dict[str, Tensor] = {}
+
+    def due(self, step: int) -> bool:
+        return self.active and step >= self.start and step % self.interval == 0
+
+    def offer(self, step: int, accuracy: float, weights: dict[str, Tensor]) -> None:
+        if accuracy >= self.accuracy:
+            self.accuracy, self.step = accuracy, step
+            self.kept = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {f"best.{name}": tensor for name, tensor in self.kept.items()}
+        return tensors, {"best_accuracy": self.accuracy, "best_step": self.step}
+
+    def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        self.accuracy, self.step = float(facts["best_accuracy"]), int(facts["best_step"])
+        self.kept = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}

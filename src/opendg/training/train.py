@@ -1,0 +1,180 @@
+"""Training from top to bottom: data, network, loop, checkpoints, finished run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+
+from opendg.data.augment import augmentation
+from opendg.data.index import Index
+from opendg.data.store import Store
+from opendg.episodes import Pool
+from opendg.errors import OpenDGError
+from opendg.models.backbones import build_backbone
+from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions, predict_rows
+from opendg.protocol import Split, manifest
+from opendg.runs.checkpoint import latest_checkpoint, save_checkpoint
+from opendg.runs.directory import Run
+from opendg.seeds import derive
+from opendg.training.feed import Feed
+from opendg.training.job import Job, plan
+from opendg.training.loop import Loop
+from opendg.training.origin import origin
+from opendg.training.select import Selection
+
+Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
+LOG_EVERY = 50
+
+
+def train(
+    method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
+    checkpoint_every: int = 500, capture: bool = True, report: Report | None = None, **asked: Any,
+) -> Run:  # fmt: skip
+    """Train a method and give its Run. `asked` is what `opendg train` offers: see `opendg.training.job.plan`."""
+    targets = target.split(",") if isinstance(target, str) else target
+    job, index, split = plan(method, data, targets, **asked)
+    fabric = make_fabric(device)
+    classifier = make_classifier(job, job.weights)
+    path = Path(out) if out else Path("runs") / f"{index.dataset}-{'+'.join(targets)}-{method}-{job.seed}"
+    shown = {
+        "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
+        "classes": list(job.protocol.known),
+    }  # fmt: skip
+    facts = {"checkpoint_every": checkpoint_every, "capture": capture} | origin(fabric.device)
+    run = Run.create(path, job.to_json() | facts, manifest(job.protocol, index, split) | shown)
+    try:
+        return execute(run, job, index, split, classifier, fabric, report)
+    except BaseException:
+        if not any(run.checkpoints.glob("*.json")):  # nothing to resume from: leave nothing behind
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
+def resume(path: str | Path, *, device: str = "auto", report: Report | None = None) -> Run:
+    """Go on with an interrupted run, from its newest whole checkpoint or else from the start."""
+    run = Run.open(Path(path))
+    if run.finished:
+        raise OpenDGError(f"The run {str(path)!r} is finished: evaluate it with `opendg evaluate {path}`.")
+    job = Job.from_json(run.config)
+    index, split = job.open_data()
+    if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
+        raise OpenDGError(f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back.")
+    return execute(run, job, index, split, make_classifier(job, job.weights), make_fabric(device), report)
+
+
+def execute(
+    run: Run, job: Job, index: Index, split: Split, classifier: Classifier, fabric: Fabric, report: Report | None
+) -> Run:
+    """Train `job` into `run`."""
+    classifier.place(fabric.device, job.recipe.precision)
+    store = Store.open(index, np.concatenate([split.train, split.val]), on_bad_image=job.on_bad_image)
+    loop = make_loop(job, classifier, index, split, store, fabric.device)
+    selection = Selection(job.recipe)
+    start = pick_up(run, loop, selection)
+    if fabric.device.type == "cuda" and loop.method.captures and run.config["capture"]:
+        loop.capture()
+    run.amend_manifest(image_size=store.size, skipped=store.skipped)
+
+    def look(rows: NDArray[np.int64]) -> Predictions:
+        return predict_rows(classifier, store, index, split.labels, available(rows, store), fabric.device)
+
+    for step in range(start, job.recipe.iterations):
+        loop.feed.prepare(step)
+        loop.run()
+        done = step + 1
+        if done % LOG_EVERY == 0 or done == job.recipe.iterations:
+            losses = loop.losses(done - step // LOG_EVERY * LOG_EVERY)
+            run.log({"step": done, "losses": losses})
+            if report:
+                report(done, job.recipe.iterations, losses)
+        if loop.method.interval and done % loop.method.interval == 0:
+            loop.method.every(lambda: look(split.train), classifier, loop.state, loop.feed.pool)
+        if selection.due(done):
+            selection.offer(done, float(look(split.val).correct.mean()), loop.finished_weights())
+        if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
+            tensors, facts = selection.save()
+            save_checkpoint(run.checkpoints, done, loop.save() | tensors, facts)
+    loop.feed.close()
+    finish(run, loop, selection, lambda: look(split.val))
+    return run
+
+
+def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
+    """The step to start from: that of the newest whole checkpoint, whose tensors are loaded, or 0."""
+    checkpoint, refused = latest_checkpoint(run.checkpoints)
+    for sentence in refused:
+        run.log({"step": checkpoint.step if checkpoint else 0, "warning": sentence})
+    if checkpoint is None:
+        return 0
+    run.rewind_log(checkpoint.step)
+    loop.resume(checkpoint)
+    selection.load(checkpoint.tensors, checkpoint.facts)
+    return checkpoint.step
+
+
+def finish(run: Run, loop: Loop, selection: Selection, look: Callable[[], Predictions]) -> None:
+    """Write the finished weights, each with its outputs on the source validation images. `weights` comes last."""
+    selected = {name: tensor.detach().clone() for name, tensor in (selection.kept or loop.finished_weights()).items()}
+    if loop.averaged:
+        averaged = loop.finished_weights(averaged=True)
+        loop.classifier.load_state_dict(averaged)
+        run.save_weights("averaged", averaged, look())
+    loop.classifier.load_state_dict(selected)
+    run.save_weights("selected", selected, look())
+    run.finish()
+
+
+def make_fabric(device: str) -> Fabric:
+    """Lightning Fabric on one device: auto takes the GPU where there is one."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
+    return Fabric(accelerator="cuda" if device != "cpu" and torch.cuda.is_available() else "cpu", devices=1)
+
+
+def make_classifier(job: Job, weights: str) -> Classifier:
+    """The network of a job, its new layers drawn from the run's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(job.seed, "init"))
+        backbone = build_backbone(job.backbone, weights)
+        return job.make_method().build(backbone, len(job.protocol.known), len(job.protocol.sources))
+
+
+def make_loop(
+    job: Job, classifier: Classifier, index: Index, split: Split, store: Store, device: torch.device
+) -> Loop:
+    method, augment = job.make_method(), augmentation(job.recipe.augment)
+    rows = available(split.train, store)
+    order = {index.domains.index(name): number for number, name in enumerate(job.protocol.sources)}
+    domains = np.array([order[number] for number in index.domain[rows]], dtype=np.int64)
+    labels = split.labels[rows]
+    pool = Pool(domains, labels, len(job.protocol.sources), len(job.protocol.known))
+    feed = Feed(
+        method, pool, store, rows, labels, domains, augment, job.recipe.batch, job.seed, device,
+        resident=fits(len(rows) * store.size[0] * store.size[1] * 3, device),
+    )  # fmt: skip
+    return Loop(method, classifier, feed, augment, job.recipe, job.seed)
+
+
+def available(rows: NDArray[np.int64], store: Store) -> NDArray[np.int64]:
+    """The rows that are not broken images."""
+    return rows[np.isin(rows, store.rows)]
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Whether the images may lie on the device: at most half of what is free."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return size < free // 2
