@@ -18,9 +18,9 @@ __all__ = ["DATASETS", "Dataset", "get", "names", "open_dataset", "plain", "reco
 def open_dataset(data: str, root: Path | None = None) -> Index:
     """The Index of a catalogue name or of a folder.
 
-    A name is looked for under `root`, else under $OPENDG_DATA: there, or in a folder of its name (`_`, `-` and case do not
-    matter). The built-in `glyphs` is made on first use. A folder is taken as it is, and as a catalogue dataset
-    when its domains and classes say so. The official lists are applied where they lie with the data.
+    A name is looked for under `root`, else under $OPENDG_DATA: there, or in a folder of its name (`_`, `-` and case do
+    not matter). The built-in `glyphs` is made on first use. A folder is taken as it is, and as a catalogue dataset when
+    its domains and classes say so. The official lists are applied where they lie with the data.
     """
     entry = DATASETS.get(data) or next((entry for entry in DATASETS.values() if plain(entry.name) == plain(data)), None)
     if entry is not None and entry.name == "glyphs":
@@ -37,8 +37,8 @@ def open_dataset(data: str, root: Path | None = None) -> Index:
         return with_lists(index, entry, folder) if entry else index
     if entry is not None:
         raise OpenDGError(
-            f"Where {entry.title} lies is not known: give its folder with --data, or the folder above it with --root or "
-            f"in the environment variable OPENDG_DATA{_how_to_get(entry)}."
+            f"Where {entry.title} lies is not known: give its folder with --data, or the folder above it with --root "
+            f"or in the environment variable OPENDG_DATA{_how_to_get(entry)}."
         )
     matches = " or ".join(repr(name) for name in near(data, names()))
     hint = f"did you mean {matches}?" if matches else f"expected a folder or one of {', '.join(names())}."

@@ -96,7 +96,7 @@ def _open(data: bytes) -> Image.Image:
 def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "the file is empty"
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, PIL.UnidentifiedImageError):
         return "not an image of a known format"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"it claims more than {MOST_PIXELS / 1e6:.0f} million pixels"

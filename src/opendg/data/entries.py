@@ -88,7 +88,7 @@ def _office_home() -> Dataset:
 
 
 def _digits_dg() -> Dataset:
-    cells = {domain: (600,) * 10 for domain in ("mnist", "mnist_m", "svhn", "syn")}
+    cells = dict.fromkeys(("mnist", "mnist_m", "svhn", "syn"), (600,) * 10)
     return Dataset(
         name="digits-dg",
         title="Digits-DG",

@@ -1,8 +1,8 @@
 """Cache files of decoded images: one for each domain, memory-mapped.
 
-A file holds n x H x W x 3 bytes of pixels and then n bytes that are 1 for a broken image (whose pixels are 0). Its name has
-the domain, a digest and H x W. The digest is of the images' keys, byte sizes, places and modification times, of the bytes
-of a few of them, and of the decoder's version: data that change get a new file, a copy elsewhere shares the old one.
+A file holds n x H x W x 3 bytes of pixels and then n bytes that are 1 for a broken image (whose pixels are 0). Its name
+has the domain, a digest and H x W. The digest is of the images' keys, byte sizes, places and modification times, of the
+bytes of a few of them, and of the decoder's version: data that change get a new file, a faithful copy shares the old.
 
 A file appears whole or not at all: it is written under another name, then renamed. A lock that ends with the
 process that holds it lets the work be done once when several processes ask for it.
@@ -10,6 +10,7 @@ process that holds it lets the work be done once when several processes ask for 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -27,12 +28,12 @@ from numpy.typing import NDArray
 from opendg.data.cache import cache_dir
 from opendg.data.decode import DECODER, BrokenImage, decode, image_size
 from opendg.data.index import Index, Place
-from opendg.data.progress import bar
+from opendg.data.progress import Bar
 from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
 
 SAMPLE = 8  # images whose bytes are in the digest
-JOB = 64  # images a worker is given at a time
+JOB, HEADERS = 64, 256  # images a worker is given at a time, to decode and to look at their headers
 
 
 @dataclass(frozen=True)
@@ -53,34 +54,86 @@ class _Part:
     places: list[Place]
 
 
-def opened(index: Index, domain: int, size: tuple[int, int], workers: Workers, progress: bool) -> Domain:
-    """The domain at that size (H, W), from its cache file, which is made when it is not there."""
-    places = _places(index, domain)
-    path = _folder() / f"{_name(index, domain, places)}-{size[0]}x{size[1]}.pixels"
-    length = len(places) * (size[0] * size[1] * 3 + 1)
-    if not _whole(path, length):
-        with _explained(path, length), _locked(path, index.domains[domain], progress):
-            if not _whole(path, length):
-                _build(path, length, places, size, workers, f"Decoding {index.domains[domain]}", progress)
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    images, broken = data[: -len(places)], data[-len(places) :]
-    return Domain(images.reshape(len(places), *size, 3), np.array(broken, dtype=bool))
+class DomainCache:
+    """What the cache holds, or can be made to hold, of one domain."""
 
+    def __init__(self, index: Index, domain: int) -> None:
+        rows = np.flatnonzero(index.domain == domain)
+        self.places = [index.place(int(row)) for row in rows]
+        self.title = index.domains[domain]
+        readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{index.dataset}-{self.title}")[:80]
+        self._stem = f"{readable}-{self._digest(index, rows)}"
 
-def sizes(index: Index, domain: int, workers: Workers, progress: bool) -> NDArray[np.int32]:
-    """(H, W) of each image of the domain by its header, (0, 0) where that is broken; kept in the cache too."""
-    places = _places(index, domain)
-    path = _folder() / f"{_name(index, domain, places)}.sizes"
-    if not _whole(path, len(places) * 8):
-        jobs = [places[start : start + 4 * JOB] for start in range(0, len(places), 4 * JOB)]
-        parts: list[NDArray[np.int32]] = [np.zeros((0, 2), np.int32)] * len(jobs)
-        with bar(f"Looking at {index.domains[domain]}", len(places), progress) as advance:
+    def _digest(self, index: Index, rows: NDArray[np.int64]) -> str:
+        digest = hashlib.sha256(DECODER.encode())
+        digest.update("\0".join(place.key for place in self.places).encode())
+        for column in (index.size, index.offset, index.modified):
+            digest.update(column[rows].tobytes())
+        for number in np.linspace(0, len(rows) - 1, num=min(SAMPLE, len(rows)), dtype=int):
+            digest.update(self.places[number].read())
+        return digest.hexdigest()[:20]
+
+    @property
+    def _sizes_file(self) -> Path:
+        return cache_dir() / "images" / f"{self._stem}.sizes"
+
+    def _pixels_file(self, size: tuple[int, int]) -> Path:
+        return cache_dir() / "images" / f"{self._stem}-{size[0]}x{size[1]}.pixels"
+
+    def _length(self, size: tuple[int, int]) -> int:
+        return len(self.places) * (size[0] * size[1] * 3 + 1)
+
+    def has_sizes(self) -> bool:
+        return _whole(self._sizes_file, len(self.places) * 8)
+
+    def has_pixels(self, size: tuple[int, int]) -> bool:
+        return _whole(self._pixels_file(size), self._length(size))
+
+    def sizes(self, workers: Workers, bar: Bar) -> NDArray[np.int32]:
+        """(H, W) of each image by its header, (0, 0) where that is broken."""
+        if not self.has_sizes():
+            jobs = [self.places[start : start + HEADERS] for start in range(0, len(self.places), HEADERS)]
+            parts: list[NDArray[np.int32]] = [np.zeros((0, 2), np.int32)] * len(jobs)
             for number, part in workers.spread(header_sizes, jobs):
                 parts[number] = part
-                advance(len(part))
-        with _explained(path, len(places) * 8), _replacing(path) as temporary:
-            temporary.write_bytes(np.concatenate(parts).tobytes())
-    return np.frombuffer(path.read_bytes(), dtype=np.int32).reshape(-1, 2)
+                bar.advance(len(part))
+            with _explained(self._sizes_file, len(self.places) * 8), _replacing(self._sizes_file) as temporary:
+                temporary.write_bytes(np.concatenate(parts).tobytes())
+        return np.frombuffer(self._sizes_file.read_bytes(), dtype=np.int32).reshape(-1, 2)
+
+    def pixels(self, size: tuple[int, int], workers: Workers, bar: Bar) -> Domain:
+        """The images at that size (H, W), decoded now when they have not been before."""
+        path, n = self._pixels_file(size), len(self.places)
+        if not self.has_pixels(size):
+            with _explained(path, self._length(size)), _locked(path, self.title, bar):
+                if self.has_pixels(size):  # made by the process that held the lock
+                    bar.advance(n)
+                else:
+                    self._build(path, size, workers, bar)
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+        return Domain(data[:-n].reshape(n, *size, 3), np.array(data[-n:], dtype=bool))
+
+    def _build(self, path: Path, size: tuple[int, int], workers: Workers, bar: Bar) -> None:
+        for left in path.parent.glob(f"{path.name}.*.part"):
+            left.unlink()  # of a process that was killed: whoever holds the lock is alone
+        length, image = self._length(size), size[0] * size[1] * 3
+        free = shutil.disk_usage(path.parent).free
+        if free < length:
+            raise OSError(errno.ENOSPC, f"{_gigabytes(free)} are free")
+        broken = np.zeros(len(self.places), dtype=np.uint8)
+        with _replacing(path) as temporary:
+            with temporary.open("wb") as file:
+                file.truncate(length)
+            starts = range(0, len(self.places), JOB)
+            jobs = [_Part(temporary, start * image, size, self.places[start : start + JOB]) for start in starts]
+            for number, bad in workers.spread(_decode_part, jobs):
+                broken[starts[number] + np.array(bad, dtype=np.int64)] = 1
+                bar.advance(len(jobs[number].places))
+            with temporary.open("r+b") as file:
+                file.seek(len(self.places) * image)
+                file.write(broken.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def header_sizes(places: list[Place]) -> NDArray[np.int32]:
@@ -93,53 +146,8 @@ def header_sizes(places: list[Place]) -> NDArray[np.int32]:
     return sizes
 
 
-def _places(index: Index, domain: int) -> list[Place]:
-    return [index.place(int(row)) for row in np.flatnonzero(index.domain == domain)]
-
-
-def _folder() -> Path:
-    return cache_dir() / "images"
-
-
-def _name(index: Index, domain: int, places: list[Place]) -> str:
-    rows = index.domain == domain
-    digest = hashlib.sha256(DECODER.encode())
-    digest.update("\0".join(place.key for place in places).encode())
-    for column in (index.size, index.offset, index.modified):
-        digest.update(column[rows].tobytes())
-    for number in np.linspace(0, len(places) - 1, num=min(SAMPLE, len(places)), dtype=int):
-        digest.update(places[number].read())
-    readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{index.dataset}-{index.domains[domain]}")[:80]
-    return f"{readable}-{digest.hexdigest()[:20]}"
-
-
 def _whole(path: Path, length: int) -> bool:
     return path.is_file() and path.stat().st_size == length
-
-
-def _build(
-    path: Path, length: int, places: list[Place], size: tuple[int, int], workers: Workers, text: str, progress: bool
-) -> None:
-    for left in path.parent.glob(f"{path.name}.*.part"):
-        left.unlink()  # of a process that was killed: whoever holds the lock is alone
-    free = shutil.disk_usage(path.parent).free
-    if free < length:
-        raise OSError(None, f"it needs {_gigabytes(length)} and {_gigabytes(free)} are free")
-    broken = np.zeros(len(places), dtype=np.uint8)
-    with _replacing(path) as temporary, bar(text, len(places), progress) as advance:
-        with temporary.open("wb") as file:
-            file.truncate(length)
-        image = size[0] * size[1] * 3
-        starts = range(0, len(places), JOB)
-        jobs = [_Part(temporary, start * image, size, places[start : start + JOB]) for start in starts]
-        for number, bad in workers.spread(_decode_part, jobs):
-            broken[starts[number] + np.array(bad, dtype=np.int64)] = 1
-            advance(len(jobs[number].places))
-        with temporary.open("r+b") as file:
-            file.seek(len(places) * image)
-            file.write(broken.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def _decode_part(part: _Part) -> list[int]:
@@ -172,15 +180,16 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(path: Path, domain: str, progress: bool) -> Iterator[None]:
+def _locked(path: Path, title: str, bar: Bar) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         lock.acquire(timeout=0.2)
     except Timeout:
-        with bar(f"Waiting for another process that decodes {domain}", 0, progress):
-            lock.acquire()
+        bar.say(f"Waiting for another process that decodes {title}")
+        lock.acquire()
     try:
+        bar.say("Decoding images")
         yield
     finally:
         lock.release()
@@ -192,8 +201,8 @@ def _explained(path: Path, length: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise OpenDGError(
-            f"The decoded images ({_gigabytes(length)}) cannot be written to {path.parent} ({error.strerror}): make room "
-            "there, or name another folder in the environment variable OPENDG_CACHE."
+            f"The decoded images ({_gigabytes(length)}) cannot be written to {path.parent} ({error.strerror}): make "
+            "room there, or name another folder in the environment variable OPENDG_CACHE."
         ) from error
 
 

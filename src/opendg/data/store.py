@@ -1,7 +1,7 @@
 """The Store: decoded images, asked by row numbers.
 
-Images are decoded once, into a cache file for each domain (`pixels.py`), which later opens map into memory. So training,
-which opens the rows of the source domains, touches no file of the target.
+Images are decoded once, into a cache file for each domain (`pixels.py`), which later opens map into memory. So
+training, which opens the rows of the source domains, touches no file of the target.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.data import pixels
 from opendg.data.cache import cache_dir
 from opendg.data.decode import BrokenImage, decode
 from opendg.data.index import Index
+from opendg.data.pixels import Domain, DomainCache, header_sizes
+from opendg.data.progress import bar
 from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
 
@@ -33,7 +34,7 @@ class Store:
     """Images of an Index as uint8, all of one size. `rows` are those that can be asked for."""
 
     def __init__(
-        self, index: Index, rows: Rows, skipped: list[str], size: tuple[int, int], domains: dict[int, pixels.Domain]
+        self, index: Index, rows: Rows, skipped: list[str], size: tuple[int, int], domains: dict[int, Domain]
     ) -> None:
         self.rows = rows
         self.skipped = skipped  # keys of the broken images that were asked for
@@ -63,11 +64,12 @@ class Store:
         A broken image among `rows` is an error, or with "skip" is left out of `rows` and named in `skipped`.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        numbers = [int(domain) for domain in np.unique(index.domain[rows])]
+        caches = {int(number): DomainCache(index, int(number)) for number in np.unique(index.domain[rows])}
         with Workers() as workers:
-            if size is None:
-                size = _common_size(index, rows, numbers, workers, progress)
-            domains = {number: pixels.opened(index, number, size, workers, progress) for number in numbers}
+            size = size or _common_size(index, rows, caches, workers, progress)
+            todo = sum(len(cache.places) for cache in caches.values() if not cache.has_pixels(size))
+            with bar("Decoding images", todo, progress) as shown:
+                domains = {number: cache.pixels(size, workers, shown) for number, cache in caches.items()}
         broken = np.zeros(len(index), dtype=bool)
         for number, domain in domains.items():
             broken[index.domain == number] = domain.broken
@@ -85,7 +87,7 @@ class Store:
         return images
 
     def tensor(self, rows: Rows, device: str | torch.device = "cpu", pin: bool = False) -> torch.Tensor:
-        """(n, H, W, 3), copied from the map in chunks; `pin` gives page-locked memory where there is a GPU to use it."""
+        """(n, H, W, 3), copied from the map in chunks; `pin` gives page-locked memory where there is a GPU for it."""
         import torch
 
         rows = np.asarray(rows, dtype=np.int64)
@@ -113,15 +115,18 @@ class Store:
                 part[where] = self._domains[int(number)].images[position[start + where]]
 
 
-def _common_size(index: Index, rows: Rows, domains: list[int], workers: Workers, progress: bool) -> tuple[int, int]:
+def _common_size(
+    index: Index, rows: Rows, caches: dict[int, DomainCache], workers: Workers, progress: bool
+) -> tuple[int, int]:
     """The images' own size when all are alike, else COMMON_SIZE. Those without a readable header have no say."""
     few = rows[np.linspace(0, len(rows) - 1, num=min(64, len(rows)), dtype=np.int64)] if len(rows) else rows
-    sizes = pixels.header_sizes([index.place(int(row)) for row in few])
-    if _alike(sizes) is None:
+    if _alike(header_sizes([index.place(int(row)) for row in few])) is None:
         return COMMON_SIZE  # seen by 64 of them: no need to look at all
     all_sizes = np.zeros((len(index), 2), dtype=np.int32)
-    for domain in domains:
-        all_sizes[index.domain == domain] = pixels.sizes(index, domain, workers, progress)
+    todo = sum(len(cache.places) for cache in caches.values() if not cache.has_sizes())
+    with bar("Looking at image sizes", todo, progress) as shown:
+        for number, cache in caches.items():
+            all_sizes[index.domain == number] = cache.sizes(workers, shown)
     size = _alike(all_sizes[rows])
     return size if size is not None and max(size) <= LARGEST_OWN_SIZE else COMMON_SIZE
 

@@ -161,8 +161,8 @@ def _refuse_odd_names(images: list[_Image]) -> None:
     try:
         "".join(image.key for image in images).encode()
     except UnicodeEncodeError as error:
-        bad = next(image.key for image in images if not image.key.isprintable() and _undecodable(image.key))
-        raise OpenDGError(f"The file name {ascii(bad)} is not valid UTF-8: rename it.") from error
+        bad = next(image.key for image in images if _undecodable(image.key))
+        raise OpenDGError(f"The file name {bad!a} is not valid UTF-8: rename it.") from error
 
 
 def _undecodable(key: str) -> bool:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
@@ -50,15 +51,16 @@ class Workers:
             for done in as_completed(numbers):
                 yield numbers[done], done.result()
         except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
             self.close()  # so that no thread waits for an answer any more
             raise
         finally:
-            threads.shutdown(cancel_futures=True)
+            threads.shutdown()
 
     def _start(self) -> None:
         # The same interpreter with the same path; warnings of a decoder about single files are not for the user.
-        command = [sys.executable, "-W", "ignore", "-m", __name__]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-P", "-W", "ignore", "-m", "opendg.data.workers"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         worker = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
@@ -105,11 +107,9 @@ class Workers:
 
 
 def _close(pipe: IO[bytes] | None) -> None:
-    if pipe is not None:
-        try:
+    with suppress(OSError):  # what was still to be written to a process that is gone
+        if pipe is not None:
             pipe.close()
-        except OSError:  # what was still to be written to a process that is gone
-            pass
 
 
 def main() -> None:
