@@ -71,7 +71,7 @@ def test_bars_are_shown_only_when_asked_for(
     get()
     assert capfd.readouterr() == ("", "")
     get(to=tmp_path / "again", progress=True)
-    assert "Unpacking images" in capfd.readouterr().out
+    assert "Unpacking images" in capfd.readouterr().err
 
 
 def test_what_is_there_is_left_alone(hub: Hub, get: functools.partial[Path], tmp_path: Path) -> None:
@@ -251,3 +251,15 @@ def test_a_dataset_without_a_public_copy_says_where_it_is(tmp_path: Path) -> Non
         fetch("digits-dg", tmp_path)
     assert digits.url in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_built_in_dataset_needs_no_download(tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="Glyphs needs no download"):
+        fetch("glyphs", tmp_path)
+
+
+def test_what_was_fetched_opens_by_name(get: functools.partial[Path], tmp_path: Path) -> None:
+    get()
+    index = catalog.open_dataset("pacs", root=tmp_path / "data")
+    assert index.dataset == "pacs"
+    assert list(index.keys) == sorted(expected())

@@ -25,11 +25,8 @@ def fetch(name: str, to: Path, endpoint: str | None = None, progress: bool = Tru
     import filelock
 
     dataset = catalog.get(name)
-    if not dataset.hub:
-        raise OpenDGError(
-            f"No public copy of {dataset.title} is known that could be downloaded: get it from {dataset.url} and give "
-            "its folder with --data."
-        )
+    if dataset.hub is None:
+        raise OpenDGError(_no_copy(dataset))
     place, work = Path(to) / dataset.name, Path(to) / f".{dataset.name}.part"
     if place.exists():
         raise OpenDGError(f"{place} exists already: use it, remove it, or give another folder with --to.")
@@ -51,6 +48,15 @@ def fetch(name: str, to: Path, endpoint: str | None = None, progress: bool = Tru
             "what has arrived is kept for the next try."
         ) from error
     return place
+
+
+def _no_copy(dataset: catalog.Dataset) -> str:
+    if not dataset.url.startswith("http"):
+        return f"{dataset.title} needs no download, it is made on first use: try --data {dataset.name}."
+    return (
+        f"No public copy of {dataset.title} is known that could be downloaded: get it from {dataset.url} and give its "
+        "folder with --data."
+    )
 
 
 @dataclass(frozen=True)

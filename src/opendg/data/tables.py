@@ -7,12 +7,13 @@ stand in the schema, where the Hub's `datasets` library writes them.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from opendg.data.entries import plain
+from opendg.data.progress import bar
 from opendg.errors import OpenDGError
 
 COLUMNS = ("image", "domain", "label")
@@ -25,22 +26,21 @@ def unpack(
 ) -> int:
     """Write every image of `tables` to `to/domain/class/NNNNN.ext`; the number of images.
 
-    Folders are named by `domains` and `classes`; the tables' own names need only agree in letters and digits
+    Folders are named by `domains` and `classes`; the tables' own may differ in case, blanks, - and _
     ("Real World" is `Real_World`). Images are numbered per domain and class, in the order of the tables.
     """
-    from rich.progress import track
-
     read = parquet().read_metadata
     total = sum(read(table).num_rows for table in tables)
     domain_folders, class_folders = _Folders("domain", domains), _Folders("class", classes)
     count: Counter[Path] = Counter()
-    rows = (row for table in tables for row in _rows(table))
-    for image, domain, label in track(rows, "Unpacking images", total=total, disable=not progress):
-        cell = to / domain_folders[domain] / class_folders[label]
-        if not count[cell]:
-            cell.mkdir(parents=True)
-        (cell / f"{count[cell]:05d}.{_suffix(image, cell)}").write_bytes(image)
-        count[cell] += 1
+    with bar("Unpacking images", total, progress) as shown:
+        for image, domain, label in (row for table in tables for row in _rows(table)):
+            cell = to / domain_folders[domain] / class_folders[label]
+            if not count[cell]:
+                cell.mkdir(parents=True)
+            (cell / f"{count[cell]:05d}.{_suffix(image, cell)}").write_bytes(image)
+            count[cell] += 1
+            shown.advance(1)
     return count.total()
 
 
@@ -93,21 +93,17 @@ class _Folders(dict[str, str]):
 
     def __init__(self, what: str, folders: Sequence[str]) -> None:
         self.what = what
-        self.by_letters = {_letters(folder): folder for folder in folders}
+        self.spelled = {plain(folder): folder for folder in folders}
 
     def __missing__(self, name: str) -> str:
-        folder = self.by_letters.get(_letters(name))
+        folder = self.spelled.get(plain(name))
         if folder is None:
             raise OpenDGError(
                 f"The downloaded tables have a {self.what} {name!r}, which the catalogue does not know: expected one "
-                f"of {', '.join(list(self.by_letters.values())[:12])}; the public copy has changed, please report it."
+                f"of {', '.join(list(self.spelled.values())[:12])}; the public copy has changed, please report it."
             )
         self[name] = folder
         return folder
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name.casefold())
 
 
 def _suffix(image: bytes, cell: Path) -> str:
