@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__version__ = "0.1.0"
+
 __all__ = ["OpenDGError", "evaluate", "list_datasets", "list_methods", "list_scores", "load", "metrics", "resume", "train"]
 
 # Looked up when first used, so that `import opendg` and `opendg --help` do not wait for torch.

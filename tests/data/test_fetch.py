@@ -173,7 +173,7 @@ def test_an_error_of_the_hub_keeps_what_has_arrived(hub: Hub, get: functools.par
 def test_offline_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(OpenDGError, match="could not be downloaded from the Hugging Face Hub .* check the connection"):
         fetch("pacs", tmp_path / "data", endpoint=nobody(), progress=False)
-    assert nothing_is_in_place(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_offline_half_a_download_is_not_taken_for_the_whole(
@@ -228,6 +228,12 @@ except OpenDGError as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "could not be written (File too large): make room or give another folder with --to" in done.stdout
     assert nothing_is_in_place(tmp_path)
+
+
+def test_a_file_where_the_folder_should_be(get: functools.partial[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OpenDGError, match=r"pacs could not be written \(.*\): make room or give another folder"):
+        get(to=tmp_path / "file")
 
 
 def test_a_second_fetch_at_the_same_time_is_refused(get: functools.partial[Path], tmp_path: Path) -> None:

@@ -196,6 +196,18 @@ def test_a_tail_without_spread_is_a_step(distances: list[float]) -> None:
     assert far > 1 - 1e-6
 
 
+@pytest.mark.parametrize("size", [1e-4, 0.03, 1.0, 50.0])
+@pytest.mark.parametrize("n", [2, 5, 500])
+def test_the_tail_is_the_likeliest_weibull(size: float, n: int) -> None:
+    """Its shape solves 1 / c + mean(log x) = sum(x^c log x) / sum(x^c), its scale is mean(x^c)^(1 / c)."""
+    distances = np.random.default_rng(n).gamma(4, size, n)
+    start, centre, spread = fit_tail(distances, 20)
+    logs = np.log1p((np.sort(distances)[-20:] - start) / SHIFT)
+    powers = np.exp((logs - logs.max()) / spread)
+    assert spread + logs.mean() == pytest.approx((powers * logs).sum() / powers.sum(), rel=1e-6)
+    assert centre == pytest.approx(logs.max() + spread * np.log(powers.mean()), rel=1e-6)
+
+
 def test_tail_cdf_rises_from_zero_to_one() -> None:
     distances = np.random.default_rng(0).gamma(4, 1.0, 500)
     found = tail_cdf(np.linspace(0, 60, 200)[:, None], fit_tail(distances, 20)[None])[:, 0]

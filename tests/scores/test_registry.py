@@ -44,6 +44,12 @@ def test_finite_doubles_of_one_entry_an_image(name: str) -> None:
 
 
 @each_score
+def test_no_images_no_scores(name: str) -> None:
+    none = KNOWN.take(np.zeros(len(KNOWN), bool))
+    assert fitted(name)(none).shape == (0,)
+
+
+@each_score
 def test_known_clusters_score_above_unknown_ones(name: str) -> None:
     score = fitted(name)
     # OpenMax turns known images beyond its tails, 20 of 500 source images a class, into the least known of all.

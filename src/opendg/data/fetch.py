@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
@@ -31,10 +33,15 @@ def fetch(name: str, to: Path, endpoint: str | None = None, progress: bool = Tru
     if place.exists():
         raise OpenDGError(f"{place} exists already: use it, remove it, or give another folder with --to.")
     tables.parquet()  # better missed now than after the download
+    with _errors_of_the_hub(dataset.hub):
+        commit, files = _listing(dataset.hub, endpoint)
+    _check_space(files, work)
     try:
         work.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(work / "lock", timeout=0):
-            arrived = _download(dataset.hub, work / "tables", endpoint, progress)
+            with _errors_of_the_hub(dataset.hub):
+                _download(dataset.hub, commit, files, work / "tables", endpoint, progress)
+            arrived = [_verified(work / "tables" / file.name, file) for file in files]
             images = work / "images"
             shutil.rmtree(images, ignore_errors=True)  # of a fetch that was stopped while it unpacked
             tables.unpack(arrived, images, dataset.domains, dataset.classes, progress)
@@ -68,31 +75,6 @@ class _File:
     sha256: str | None
 
 
-def _download(hub: str, folder: Path, endpoint: str | None, progress: bool) -> list[Path]:
-    """The Parquet tables of the dataset `hub`, in `folder`, complete and verified."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        commit, files = _listing(hub, endpoint)
-        _check_space(files, folder)
-        snapshot_download(
-            hub,
-            repo_type="dataset",
-            revision=commit,  # all files of one commit, and no silent use of an older copy when the Hub is away
-            allow_patterns=[file.name for file in files],
-            local_dir=folder,
-            endpoint=endpoint,
-            tqdm_class=None if progress else _no_bar(),
-        )
-    except OpenDGError:
-        raise
-    except Exception as error:  # the client has changed its HTTP library twice, and its errors with it
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
-            raise  # the disk, not the network
-        raise OpenDGError(_hub_failed(hub, error)) from error
-    return [_verified(folder / file.name, file) for file in files]
-
-
 def _listing(hub: str, endpoint: str | None) -> tuple[str, list[_File]]:
     """The newest commit of the dataset and the tables it holds, sorted by name."""
     from huggingface_hub import HfApi
@@ -108,16 +90,29 @@ def _listing(hub: str, endpoint: str | None) -> tuple[str, list[_File]]:
     return info.sha, sorted(files, key=lambda file: file.name)
 
 
-def _check_space(files: list[_File], folder: Path) -> None:
+def _check_space(files: list[_File], work: Path) -> None:
     """Room for the tables that are still to come and for the images, which take about as much as all tables."""
-    folder.mkdir(parents=True, exist_ok=True)
-    needed = sum(file.size * (1 if (folder / file.name).exists() else 2) for file in files)
-    free = shutil.disk_usage(folder).free
+    needed = sum(file.size * (1 if (work / "tables" / file.name).exists() else 2) for file in files)
+    free = shutil.disk_usage(next(folder for folder in (work, *work.absolute().parents) if folder.exists())).free
     if needed > free:
         raise OpenDGError(
-            f"The download needs {needed / 1e9:,.1f} GB, and {folder.parent.parent} has {free / 1e9:,.1f} GB free: "
-            "make room or give another folder with --to."
+            f"The download needs {needed / 1e9:,.1f} GB, and {work.parent} has {free / 1e9:,.1f} GB free: make room or "
+            "give another folder with --to."
         )
+
+
+def _download(hub: str, commit: str, files: list[_File], folder: Path, endpoint: str | None, progress: bool) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download(
+        hub,
+        repo_type="dataset",
+        revision=commit,  # all files of one commit, and no silent use of an older copy when the Hub is away
+        allow_patterns=[file.name for file in files],
+        local_dir=folder,
+        endpoint=endpoint,
+        tqdm_class=None if progress else _no_bar(),
+    )
 
 
 def _verified(path: Path, file: _File) -> Path:
@@ -131,6 +126,19 @@ def _verified(path: Path, file: _File) -> Path:
         f"{file.name} has arrived damaged (its size or SHA-256 is not the one the Hub states) and was removed: run the "
         "same command again."
     )
+
+
+@contextmanager
+def _errors_of_the_hub(hub: str) -> Iterator[None]:
+    """What the Hub's client raises, as a sentence. Errors of the disk pass."""
+    try:
+        yield
+    except OpenDGError:
+        raise
+    except Exception as error:  # the client has changed its HTTP library twice, and its errors with it
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+            raise
+        raise OpenDGError(_hub_failed(hub, error)) from error
 
 
 def _hub_failed(hub: str, error: Exception) -> str:

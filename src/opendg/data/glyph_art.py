@@ -185,14 +185,14 @@ def street(random: np.random.Generator, digit: int, number: int) -> Image.Image:
     size = random.uniform(34, 50)
     strokes = placed(random, typeset(font, digit), (size, size), turn=8, slant=0.15)
     for side in (-1, 1):
-        if random.random() < 0.7:
+        if random.random() < 0.8:
             neighbour = typeset(font, int(random.integers(10)))
-            aside = side * random.uniform(0.7, 0.9) * size
+            aside = side * random.uniform(0.68, 0.88) * size
             strokes = np.maximum(strokes, placed(random, neighbour, (size, size), turn=5, aside=aside))
-    ground, ink = colours(random, (0.15, 0.5))
+    ground, ink = colours(random, (0.12, 0.4))
     other = np.clip(ground + random.uniform(-0.2, 0.2, 3), 0, 1)
     wall = blend(ground, other, clouds(random, 3))
-    return finished(random, blend(wall, ink, strokes), blur=random.uniform(0.5, 2.2), noise=0.03)
+    return finished(random, blend(wall, ink, strokes), blur=random.uniform(0.6, 2.5), noise=0.04)
 
 
 DOMAINS = {"fabric": fabric, "pen": pen, "print": print_, "street": street}

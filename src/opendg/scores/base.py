@@ -65,6 +65,8 @@ class Score:
     def __call__(self, predictions: Predictions) -> Floats:
         """One finite float64 an image, larger = more known. The images beside it make no difference to an image."""
         self._check(predictions, None, but=("head",))
+        if not len(predictions):
+            return np.empty(0)
         scores = np.asarray(self._score(predictions), dtype=np.float64)
         bad = int((~np.isfinite(scores)).sum())
         if bad:

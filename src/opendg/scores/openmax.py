@@ -72,23 +72,28 @@ class OpenMax(Score):
 
 
 def fit_tail(distances: Floats, tail: int) -> Floats:
-    """(start, shape, scale) of the Weibull of the `tail` largest distances, the smallest of them moved to SHIFT."""
-    from scipy.stats import weibull_min
+    """(start, centre, spread) of the Weibull of the `tail` largest distances, the smallest of them moved to SHIFT.
+
+    The logarithm of a Weibull variable is a Gumbel one (of minima): its centre is the log of the Weibull's scale, its
+    spread one over the shape. SciPy finds the likeliest Gumbel exactly, where its search for shapes this large fails.
+    """
+    from scipy.stats import gumbel_l
 
     largest = np.sort(distances)[-tail:]
-    start = largest[0]
-    if largest[-1] - start < 1e-9 * SHIFT:  # one distance only: a step there, as steep as a tail can get
-        return np.array([start, 1e9, SHIFT])
-    shape, _, scale = weibull_min.fit(largest - start + SHIFT, floc=0)
-    return np.array([start, shape, scale])
+    logs = np.log1p((largest - largest[0]) / SHIFT)
+    mean, unit = logs.mean(), logs.std()
+    if unit < 1e-13:  # one distance only: a step there
+        return np.array([largest[0], 0.0, 1e-13])
+    centre, spread = gumbel_l.fit((logs - mean) / unit)
+    return np.array([largest[0], mean + unit * centre, unit * spread])
 
 
 def tail_cdf(distances: Floats, weibull: NDArray[np.float64]) -> Floats:
-    """F_k of the distances to each class: 1 - exp(-((d - start + SHIFT) / scale)^shape)."""
-    start, shape, scale = weibull.T
-    base = np.maximum(distances - start + SHIFT, 0) / scale
-    with np.errstate(over="ignore"):  # far outside the power is infinite and F is 1
-        return np.asarray(-np.expm1(-(base**shape)))
+    """F_k of the distances to each class: 1 - exp(-exp((log((d - start + SHIFT) / SHIFT) - centre) / spread))."""
+    start, centre, spread = weibull.T
+    logs = np.log1p(np.maximum((distances - start) / SHIFT, 1e-12 - 1))
+    with np.errstate(over="ignore"):  # far outside the inner power is infinite and F is 1
+        return np.asarray(-np.expm1(-np.exp((logs - centre) / spread)))
 
 
 def _rank_weights(logits: Floats, top: int) -> Floats:

@@ -88,7 +88,8 @@ def plan(
         raise OpenDGError(f"There is no --on-bad-image {on_bad_image!r}: choose error or skip.")
     name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
     start = weights or ("none" if name == "convnet" else "imagenet")
-    common = default_recipe(start != "none", entry.input if entry else "photo", **recipe)
+    kind = entry.input if entry else "photo"
+    common = default_recipe(start != "none", **(recipe | {"augment": recipe.get("augment") or kind}))
     job = Job(
         method=method, settings=settings(made), data=data, root=None if root is None else str(root), protocol=rule,
         backbone=name, weights=start, recipe=common, seed=seed, on_bad_image=on_bad_image,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -13,11 +14,13 @@ from typing import Any
 
 import torch
 
+from opendg import __version__
+
 
 def origin(device: torch.device) -> dict[str, Any]:
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return {
-        "opendg": version("opendg"),
+        "opendg": __version__,
         "commit": _commit(),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -27,7 +30,12 @@ def origin(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file lies in, `+` where it has changes; None when it is installed."""
+    """The commit of the checkout that this file lies in, `+` where it has changes; None when it is installed.
+
+    $OPENDG_COMMIT says it where a checkout travels without its history.
+    """
+    if said := os.environ.get("OPENDG_COMMIT"):
+        return said
     try:
         where = Path(__file__).resolve().parent
         ask = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opendg.data.index import NO_PART, TRAIN, VAL
+from opendg.data.tree import scan
+from opendg.errors import OpenDGError
+from tests.data.trees import encoded, grid, noise, pack, png, write
+
+
+def test_domain_class_image(tmp_path: Path) -> None:
+    root = write(tmp_path / "Birds", grid(["sea", "land"], ["tern", "Auk"], each=2))
+    index = scan(root)
+    assert index.dataset == "Birds"
+    assert index.domains == ("land", "sea")
+    assert index.classes == ("Auk", "tern")  # as Python sorts: upper case first
+    assert index.keys == tuple(sorted(index.keys))
+    assert index.counts.tolist() == [[2, 2], [2, 2]]
+    assert (index.part == NO_PART).all()
+    for row, key in enumerate(index.keys):
+        assert key.split("/")[:2] == [index.domains[index.domain[row]], index.classes[index.label[row]]]
+        assert index.read(row) == (root / key).read_bytes()
+
+
+def test_train_and_val_folders(tmp_path: Path) -> None:
+    cells = {"a/train": TRAIN, "a/val": VAL, "b/Train": TRAIN, "b/crossval": VAL}
+    index = scan(write(tmp_path, grid(cells, ["0", "1"], each=3)))
+    assert index.classes == ("0", "1")
+    assert [part for key, part in zip(index.keys, index.part, strict=True)] == [
+        cells[key.rsplit("/", 2)[0]] for key in index.keys
+    ]
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    index = scan(write(tmp_path, grid(["real", "sketch"], ["train", "van"])))
+    assert index.classes == ("train", "van")
+    assert (index.part == NO_PART).all()
+
+
+def test_a_tar_is_as_good_as_a_folder(tmp_path: Path) -> None:
+    files = grid(["a", "b/train", "b/val"], ["x", "y"], each=3)
+    folder = scan(write(tmp_path / "folders", files))
+    write(tmp_path / "mixed", {name: data for name, data in files.items() if name.startswith("a/")})
+    pack(tmp_path / "mixed" / "b.tar", {f"./{name}": data for name, data in files.items() if name.startswith("b/")})
+    mixed = scan(tmp_path / "mixed")
+    assert mixed.keys == folder.keys
+    for name in ("domain", "label", "part", "size"):
+        assert np.array_equal(getattr(mixed, name), getattr(folder, name))
+    assert [mixed.read(row) for row in range(len(mixed))] == [folder.read(row) for row in range(len(folder))]
+
+
+def test_a_folder_with_images_goes_before_its_tar_and_an_empty_one_behind(tmp_path: Path) -> None:
+    write(tmp_path, {"a/x/1.png": png(1)})
+    (tmp_path / "b").mkdir()
+    pack(tmp_path / "a.tar", {"a/x/1.png": png(2), "a/x/2.png": png(3)})
+    pack(tmp_path / "b.tar", {"b/x/1.png": png(4)})
+    index = scan(tmp_path)
+    assert index.keys == ("a/x/1.png", "b/x/1.png")
+    assert index.read(0) == png(1)
+
+
+def test_a_changed_tar_is_listed_anew(tmp_path: Path) -> None:
+    write(tmp_path, {"a/x/1.png": png()})
+    pack(tmp_path / "b.tar", {"b/x/1.png": png(1)})
+    assert len(scan(tmp_path)) == 2
+    pack(tmp_path / "b.tar", {"b/x/1.png": png(1), "b/x/2.png": png(2)})
+    assert len(scan(tmp_path)) == 3
+
+
+def test_what_counts_as_an_image(tmp_path: Path) -> None:
+    taken = ["1.jpg", "2.JPEG", "3.Png", "4.webp", "5.BMP", "6.tif", "7.TIFF", "ein Bild.jpg", "grüße 图.png"]
+    left = [".8.png", "Thumbs.db", "notes.txt", "9.png.part", "10"]
+    write(tmp_path, {f"a/x/{name}": b"?" for name in taken + left})
+    write(tmp_path, {"a/.cache/1.png": b"?", ".git/x/1.png": b"?", "README.md": b"?", "a/cover.png": b"?"})
+    assert [key.split("/")[2] for key in scan(tmp_path).keys] == sorted(taken)
+
+
+def test_folders_that_hold_only_texts_are_no_domains(tmp_path: Path) -> None:
+    write(tmp_path, grid(["a", "b"], ["x"]) | {"splits/a_train_kfold.txt": b"", "splits/b.txt": b""})
+    assert scan(tmp_path).domains == ("a", "b")
+
+
+def test_a_link_to_nothing_is_an_image_without_bytes(tmp_path: Path) -> None:
+    write(tmp_path, grid(["a"], ["x"]))
+    (tmp_path / "a" / "x" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    index = scan(tmp_path)
+    assert index.keys == ("a/x/0.png", "a/x/gone.png")
+    assert index.read(1) == b""
+
+
+def test_pipes_are_not_opened(tmp_path: Path) -> None:
+    write(tmp_path, grid(["a"], ["x"]))
+    os.mkfifo(tmp_path / "a" / "x" / "pipe.png")
+    assert len(scan(tmp_path)) == 1
+
+
+def refused(root: Path, sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        scan(root)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "There is no folder .*nowhere: expected one that holds")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    refused(tmp_path, "holds no images: expected DOMAIN/CLASS/IMAGE")
+
+
+@pytest.mark.parametrize("empty", ["empty", "empty/dog", "empty/train/dog"])
+def test_a_domain_without_images_is_named(tmp_path: Path, empty: str) -> None:
+    write(tmp_path, grid(["a", "b"], ["x"]))
+    (tmp_path / empty).mkdir(parents=True)
+    refused(tmp_path, "The domain empty under .* has no images in class folders")
+
+
+def test_images_without_class_folders(tmp_path: Path) -> None:
+    refused(write(tmp_path, {"dog/1.png": png(), "cat/1.png": png()}), "The domain (dog|cat) under .* has no images in")
+
+
+@pytest.mark.parametrize("deep", ["a/x/more/1.png", "a/test/x/1.png", "a/train/x/more/1.png"])
+def test_images_too_deep_are_not_passed_over_in_silence(tmp_path: Path, deep: str) -> None:
+    refused(write(tmp_path, grid(["a", "b"], ["x"]) | {deep: png()}), f"The image {deep} in .* lies too deep")
+
+
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    write(tmp_path, grid(["a"], ["x"]))
+    with open(os.fsencode(tmp_path / "a" / "x") + b"/\xff.png", "wb"):
+        pass
+    refused(tmp_path, r"'a/x/\\udcff\.png' is not valid UTF-8")
+
+
+@pytest.mark.parametrize("name", ["/etc/x/1.png", "a/../../x/1.png", "../a/x/1.png", "a/x\\..\\1.png"])
+def test_a_tar_whose_names_lead_out_is_refused(tmp_path: Path, name: str) -> None:
+    pack(tmp_path / "a.tar", {"a/x/0.png": png(), name: png()})
+    refused(tmp_path, r"a\.tar is refused, for its member .* leads out of the folder")
+
+
+def test_a_tar_of_something_else(tmp_path: Path) -> None:
+    write(tmp_path, grid(["a", "b"], ["x"]))
+    pack(tmp_path / "download.tar", {"PACS/x/1.png": png()})
+    refused(tmp_path, r"download\.tar holds 'PACS/x/1\.png': expected download/CLASS/IMAGE")
+
+
+def test_links_in_a_tar_are_passed_over(tmp_path: Path) -> None:
+    with tarfile.open(pack(tmp_path / "a.tar", {"a/x/1.png": png()}), "a") as file:
+        for number, kind in enumerate([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]):
+            link = tarfile.TarInfo(f"a/x/link{number}.png")
+            link.type, link.linkname = kind, "/etc/passwd"
+            file.addfile(link)
+    assert scan(tmp_path).keys == ("a/x/1.png",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "compressed", "noise", "empty"])
+def test_a_damaged_tar(tmp_path: Path, damage: str) -> None:
+    whole = pack(tmp_path / "a.tar", {f"a/x/{n}.png": png(n) for n in range(9)}).read_bytes()
+    damaged = {"cut": whole[:1000], "compressed": gzip.compress(whole), "noise": b"\1" * 2000, "empty": b""}[damage]
+    (tmp_path / "a.tar").write_bytes(damaged)
+    refused(tmp_path, r"a\.tar cannot be read as a tar")
+
+
+def test_a_file_that_vanishes_after_the_scan(tmp_path: Path) -> None:
+    index = scan(write(tmp_path, grid(["a"], ["x"])))
+    (tmp_path / index.keys[0]).unlink()
+    with pytest.raises(OpenDGError, match=r"a/x/0\.png cannot be read from .*No such file"):
+        index.read(0)
+
+
+def test_real_pacs(shared: Path) -> None:
+    index = scan(shared / "data" / "pacs")
+    assert index.dataset == "pacs"
+    assert index.counts.sum(axis=1).tolist() == [2048, 2344, 1670, 3929]
+    with tarfile.open(shared / "data" / "pacs" / "sketch.tar") as tar:
+        for key in index.keys[-3:]:
+            member = tar.extractfile(key)
+            assert member is not None
+            assert index.read(index.keys.index(key)) == member.read()
+
+
+def test_real_digits(shared: Path) -> None:
+    index = scan(shared / "data" / "digits_dg")
+    assert index.dataset == "digits-dg"
+    assert (index.counts == 600).all()
+    assert np.bincount(index.part).tolist() == [0, 19200, 4800]
+
+
+def test_a_thousand_folders_deep_tree_needs_no_image_to_be_one(tmp_path: Path) -> None:
+    """The scan opens nothing: what the files hold is none of its business."""
+    write(tmp_path, {"a/x/1.jpg": encoded(noise(), "PNG"), "a/x/2.jpg": b"no image"})
+    assert scan(tmp_path).size.tolist() == [len(encoded(noise(), "PNG")), 8]
