@@ -174,7 +174,7 @@ def test_openmax_by_a_loop() -> None:
             revised[k], unknown = z[k] * weight, unknown + z[k] * (1 - weight)
         expected.append(1 - softmax(np.array([unknown, *revised]))[0])
     score = make_score("openmax", tail=tail, top=top).fit(SOURCE)
-    np.testing.assert_allclose(score.value(score(IMAGES)), expected, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(score.value(score(IMAGES)), expected, rtol=1e-4)  # as far as SciPy's search goes
 
 
 def test_openmax_means_are_of_rightly_classified_images() -> None:
