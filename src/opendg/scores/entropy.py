@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Entropy(Score):
     """sum_k p_k log p_k with p = softmax(z): the negative entropy, 0 for a sure image, -log K for an even softmax.
 
-    log p of the top class is written -log(1 + r), r the odds of the other classes: near p = 1 a plain log-softmax
-    rounds to 0 and sure images would tie.
+    log p_k = z_k - z_top - log(1 + r), r the odds of the other classes against the top one: near p_top = 1 a plain
+    log-softmax would round to 0 and sure images would tie.
     """
 
     name = "entropy"
@@ -27,8 +27,8 @@ class Entropy(Score):
     needs = ("logits",)
 
     def _score(self, predictions: Predictions) -> Floats:
-        logits, rows, top = doubles(predictions.logits), np.arange(len(predictions)), predictions.predicted
-        below = logits - logits[rows, top][:, None]
-        log_p = below - log_sum_exp(below)[:, None]
-        log_p[rows, top] = -np.log1p(np.exp(log_sum_exp(without(below, top))))
+        logits, top = doubles(predictions.logits), predictions.predicted
+        below = logits - logits[np.arange(len(logits)), top][:, None]
+        odds = np.exp(log_sum_exp(without(below, top)))  # of all other classes together against the top one
+        log_p = below - np.log1p(odds)[:, None]
         return np.asarray((np.exp(log_p) * log_p).sum(axis=1))
