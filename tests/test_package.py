@@ -26,7 +26,7 @@ CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 # What only the machine of the one who wrote it would understand.
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~)}\]/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp)/\w")
 HOST = re.compile(
-    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|index-url|find-links"
+    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|index[-]url|find[-]links"
     r"|\b(?!127\.0\.0\.1|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}\b"
 )
 
