@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +52,7 @@ class Index:
     domains: tuple[str, ...]  # sorted by name
     classes: tuple[str, ...]  # sorted by name
     keys: tuple[str, ...]
-    files: tuple[Path, ...]
+    files: Sequence[Path]
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     modified: NDArray[np.int64]  # nanoseconds, of files[row]

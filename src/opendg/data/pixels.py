@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -83,6 +83,10 @@ class DomainCache:
     def _length(self, size: tuple[int, int]) -> int:
         return len(self.places) * (size[0] * size[1] * 3 + 1)
 
+    def missing(self, size: tuple[int, int]) -> int:
+        """Bytes still to be written for that size."""
+        return 0 if self.has_pixels(size) else self._length(size)
+
     def has_sizes(self) -> bool:
         return _whole(self._sizes_file, len(self.places) * 8)
 
@@ -97,7 +101,8 @@ class DomainCache:
             for number, part in workers.spread(header_sizes, jobs):
                 parts[number] = part
                 bar.advance(len(part))
-            with _explained(self._sizes_file, len(self.places) * 8), _replacing(self._sizes_file) as temporary:
+            path = self._sizes_file
+            with _explained(path.parent, len(self.places) * 8), _replacing(path) as temporary:
                 temporary.write_bytes(np.concatenate(parts).tobytes())
         return np.frombuffer(self._sizes_file.read_bytes(), dtype=np.int32).reshape(-1, 2)
 
@@ -105,7 +110,7 @@ class DomainCache:
         """The images at that size (H, W), decoded now when they have not been before."""
         path, n = self._pixels_file(size), len(self.places)
         if not self.has_pixels(size):
-            with _explained(path, self._length(size)), _locked(path, self.title, bar):
+            with _explained(path.parent, self._length(size)), _locked(path, self.title, bar):
                 if self.has_pixels(size):  # made by the process that held the lock
                     bar.advance(n)
                 else:
@@ -116,14 +121,11 @@ class DomainCache:
     def _build(self, path: Path, size: tuple[int, int], workers: Workers, bar: Bar) -> None:
         for left in path.parent.glob(f"{path.name}.*.part"):
             left.unlink()  # of a process that was killed: whoever holds the lock is alone
-        length, image = self._length(size), size[0] * size[1] * 3
-        free = shutil.disk_usage(path.parent).free
-        if free < length:
-            raise OSError(errno.ENOSPC, f"{_gigabytes(free)} are free")
+        image = size[0] * size[1] * 3
         broken = np.zeros(len(self.places), dtype=np.uint8)
         with _replacing(path) as temporary:
             with temporary.open("wb") as file:
-                file.truncate(length)
+                file.truncate(self._length(size))
             starts = range(0, len(self.places), JOB)
             jobs = [_Part(temporary, start * image, size, self.places[start : start + JOB]) for start in starts]
             for number, bad in workers.spread(_decode_part, jobs):
@@ -134,6 +136,19 @@ class DomainCache:
                 file.write(broken.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def check_room(caches: Iterable[DomainCache], size: tuple[int, int]) -> None:
+    """Whether the disk has room for what is missing, before the first image is decoded."""
+    need = sum(cache.missing(size) for cache in caches)
+    if not need:
+        return
+    folder = cache_dir() / "images"
+    with _explained(folder, need):
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < need:
+            raise OSError(errno.ENOSPC, f"{_gigabytes(free)} are free")
 
 
 def header_sizes(places: list[Place]) -> NDArray[np.int32]:
@@ -196,12 +211,12 @@ def _locked(path: Path, title: str, bar: Bar) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path, length: int) -> Iterator[None]:
+def _explained(folder: Path, length: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise OpenDGError(
-            f"The decoded images ({_gigabytes(length)}) cannot be written to {path.parent} ({error.strerror}): make "
+            f"The decoded images ({_gigabytes(length)}) cannot be written to {folder} ({error.strerror}): make "
             "room there, or name another folder in the environment variable OPENDG_CACHE."
         ) from error
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from opendg.data.cache import cache_dir
 from opendg.data.decode import BrokenImage, decode
 from opendg.data.index import Index
-from opendg.data.pixels import Domain, DomainCache, header_sizes
+from opendg.data.pixels import Domain, DomainCache, check_room, header_sizes
 from opendg.data.progress import bar
 from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
@@ -68,6 +68,7 @@ class Store:
         with Workers() as workers:
             size = size or _common_size(index, rows, caches, workers, progress)
             todo = sum(len(cache.places) for cache in caches.values() if not cache.has_pixels(size))
+            check_room(caches.values(), size)
             with bar("Decoding images", todo, progress) as shown:
                 domains = {number: cache.pixels(size, workers, shown) for number, cache in caches.items()}
         broken = np.zeros(len(index), dtype=bool)

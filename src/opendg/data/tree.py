@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -32,15 +32,31 @@ LAYOUT = "expected DOMAIN/CLASS/IMAGE or DOMAIN/{train,val}/CLASS/IMAGE"
 
 class _Image(NamedTuple):
     key: str
-    file: Path
-    offset: int
+    offset: int  # in the domain's tar, 0 in a file of its own
     size: int
     modified: int
 
-    @property
-    def names(self) -> list[str]:
-        """Domain, (part,) class, file name."""
-        return self.key.split("/")
+
+class _Files(Sequence[Path]):
+    """The file of each image: made when asked for, as half a million Path objects take longer than the scan."""
+
+    def __init__(self, root: Path, images: list[_Image]) -> None:
+        self._root, self._images = root, images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, row: int) -> Path: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[Path]: ...
+
+    def __getitem__(self, row: int | slice) -> Path | list[Path]:
+        if isinstance(row, slice):
+            return [self[number] for number in range(*row.indices(len(self)))]
+        image = self._images[row]
+        return self._root / (image.key.split("/")[0] + ".tar" if image.offset else image.key)
 
 
 def scan(root: Path, dataset: str | None = None) -> Index:
@@ -65,7 +81,7 @@ def scan(root: Path, dataset: str | None = None) -> Index:
 
 def _domains(root: Path) -> dict[str, list[_Image]]:
     """Domain -> its images, from folders and from tars."""
-    entries = [entry for entry in os.scandir(root) if not entry.name.startswith(".")]
+    entries = _entries(root)
     tars = {entry.name[:-4]: Path(entry.path) for entry in entries if entry.name.endswith(".tar") and entry.is_file()}
     folders = {entry.name: Path(entry.path) for entry in entries if entry.is_dir()}
     found = {name: _folder_images(folder) for name, folder in folders.items()}
@@ -82,9 +98,14 @@ def _domains(root: Path) -> dict[str, list[_Image]]:
 
 def _is_beside(folder: Path, has_tar: bool) -> bool:
     """Whether a folder without images in class folders is no domain: the empty twin of a tar, or one with texts."""
-    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    entries = _entries(folder)
     texts_only = bool(entries) and not any(entry.is_dir() or _is_image(entry.name) for entry in entries)
     return has_tar or texts_only
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
 
 
 def _is_image(name: str) -> bool:
@@ -92,41 +113,40 @@ def _is_image(name: str) -> bool:
 
 
 def _folder_images(domain: Path) -> list[_Image]:
-    return [image for image in _walk(str(domain), domain.name, depth=1) if _belongs(image.key, domain.parent)]
+    root = domain.parent
+    return [image for image in _walk(domain, domain.name, depth=1) if _belongs(image.key, root)]
 
 
-def _walk(folder: str, key: str, depth: int) -> Iterator[_Image]:
+def _walk(folder: Path, key: str, depth: int) -> Iterator[_Image]:
     """All images under `folder`, one level deeper than any layout goes, so that what lies too deep is noticed."""
-    for entry in os.scandir(folder):
-        if entry.name.startswith("."):
-            continue
+    for entry in _entries(folder):
         if _is_image(entry.name) and not entry.is_dir():
             try:
                 status = entry.stat()
             except FileNotFoundError:  # a link to nothing: an image without bytes
-                yield _Image(f"{key}/{entry.name}", Path(entry.path), 0, 0, 0)
+                yield _Image(f"{key}/{entry.name}", 0, 0, 0)
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield _Image(f"{key}/{entry.name}", Path(entry.path), 0, status.st_size, status.st_mtime_ns)
+                yield _Image(f"{key}/{entry.name}", 0, status.st_size, status.st_mtime_ns)
         elif depth < 4 and entry.is_dir():
-            yield from _walk(entry.path, f"{key}/{entry.name}", depth + 1)
+            yield from _walk(folder / entry.name, f"{key}/{entry.name}", depth + 1)
 
 
 @lru_cache(maxsize=64)
 def _tar_images(tar: Path, size: int, modified: int) -> list[_Image]:
     """The images of a tar, by its headers. `size` and `modified` make a changed tar a new one for the cache."""
-    images = []
+    images = dict[str, _Image]()
     try:
         with tarfile.open(tar, "r:") as file:
             for member in file:
                 key = _member_key(tar, member)
                 if key and _belongs(key, tar):
-                    images.append(_Image(key, tar, member.offset_data, member.size, modified))
+                    images[key] = _Image(key, member.offset_data, member.size, modified)  # of two the later counts
     except (tarfile.TarError, EOFError) as error:
         raise OpenDGError(
             f"{tar} cannot be read as a tar ({error}): expected a whole, uncompressed one; fetch or pack it again."
         ) from error
-    return images
+    return list(images.values())
 
 
 def _member_key(tar: Path, member: tarfile.TarInfo) -> str | None:
@@ -148,10 +168,10 @@ def _member_key(tar: Path, member: tarfile.TarInfo) -> str | None:
 
 def _belongs(key: str, where: Path) -> bool:
     """Whether the key is of a known layout. An image beside the class folders is left out; one below is refused."""
-    names = key.split("/")
-    if len(names) < 3:
+    depth = key.count("/")
+    if depth < 2:
         return False
-    if len(names) == 3 or (len(names) == 4 and names[1].lower() in PARTS):
+    if depth == 2 or (depth == 3 and key.split("/")[1].lower() in PARTS):
         return True
     raise OpenDGError(f"The image {key} in {where} lies too deep: {LAYOUT}.")
 
@@ -170,22 +190,29 @@ def _undecodable(key: str) -> bool:
 
 
 def _index(root: Path, dataset: str | None, images: list[_Image]) -> Index:
-    names = [image.names for image in images]
-    domains = tuple(sorted({parts[0] for parts in names}))
-    classes = tuple(sorted({parts[-2] for parts in names}))
-    domain_number = {name: number for number, name in enumerate(domains)}
-    class_number = {name: number for number, name in enumerate(classes)}
-    part = [PARTS[parts[1].lower()] if len(parts) == 4 else NO_PART for parts in names]
+    folders = [image.key.rpartition("/")[0] for image in images]
+    names = {folder: folder.split("/") for folder in set(folders)}  # domain, (part,) class
+    domains = tuple(sorted({parts[0] for parts in names.values()}))
+    classes = tuple(sorted({parts[-1] for parts in names.values()}))
+    numbers = {
+        folder: (
+            domains.index(parts[0]),
+            classes.index(parts[-1]),
+            PARTS[parts[1].lower()] if len(parts) == 3 else NO_PART,
+        )
+        for folder, parts in names.items()
+    }
+    domain, label, part = np.array([numbers[folder] for folder in folders], dtype=np.int64).T.copy()
     return Index(
         dataset=dataset or recognise(domains, classes) or root.resolve().name,
         domains=domains,
         classes=classes,
         keys=tuple(image.key for image in images),
-        files=tuple(image.file for image in images),
+        files=_Files(root, images),
         offset=np.array([image.offset for image in images], dtype=np.int64),
         size=np.array([image.size for image in images], dtype=np.int64),
         modified=np.array([image.modified for image in images], dtype=np.int64),
-        domain=np.array([domain_number[parts[0]] for parts in names], dtype=np.int64),
-        label=np.array([class_number[parts[-2]] for parts in names], dtype=np.int64),
-        part=np.array(part, dtype=np.int64),
+        domain=domain,
+        label=label,
+        part=part,
     )

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opendg.data import catalog
+from opendg.data.check import check
+from opendg.errors import OpenDGError
+from tests.data.trees import encoded, grid, noise, pack, png, write
+
+VLCS = catalog.get("vlcs")
+
+
+def test_a_sound_tree_of_ones_own(tmp_path: Path) -> None:
+    report = check(write(tmp_path / "mine", grid(["a", "b"], ["x", "y"], each=2)), progress=False)
+    assert report.ok
+    assert (report.dataset, report.compared_with) == ("mine", None)
+    assert report.counts == {"a": {"x": 2, "y": 2}, "b": {"x": 2, "y": 2}}
+    assert json.loads(json.dumps(report.to_json()))["ok"] is True
+
+
+def test_unreadable_images_are_named_with_the_reason(tmp_path: Path) -> None:
+    jpg = encoded(noise(), "JPEG")
+    files = grid(["a", "b"], ["x"]) | {"a/x/cut.jpg": jpg[:-40], "b/x/page.png": b"<html>", "b/x/empty.bmp": b""}
+    report = check(write(tmp_path, files), progress=False)
+    assert not report.ok
+    assert list(report.unreadable) == ["a/x/cut.jpg", "b/x/empty.bmp", "b/x/page.png"]
+    assert "truncated" in report.unreadable["a/x/cut.jpg"]
+    assert any("b/x/page.png is unreadable: not an image" in problem for problem in report.problems)
+
+
+def test_duplicates_across_domains_and_classes(tmp_path: Path) -> None:
+    files = grid(["a", "b"], ["x", "y"]) | {"a/x/p.png": png(90), "b/y/p.png": png(90), "a/x/q.png": png(91)}
+    pack(tmp_path / "c.tar", {"c/x/q.png": png(91), "c/x/r1.png": png(92), "c/x/r2.png": png(92)})
+    report = check(write(tmp_path, files), progress=False)
+    assert report.duplicates == [["a/x/p.png", "b/y/p.png"], ["a/x/q.png", "c/x/q.png"]]
+    assert report.repeats == [["c/x/r1.png", "c/x/r2.png"]]
+    assert report.problems == [
+        "The same image 2 times: a/x/p.png, b/y/p.png.",
+        "The same image 2 times: a/x/q.png, c/x/q.png.",
+    ]
+
+
+def test_the_same_broken_bytes_twice_are_broken_not_duplicates(tmp_path: Path) -> None:
+    report = check(write(tmp_path, grid(["a"], ["x"]) | {"a/x/1.jpg": b"", "a/y/1.jpg": b""}), progress=False)
+    assert (len(report.unreadable), report.duplicates) == (2, [])
+
+
+def test_counts_against_the_catalogue(tmp_path: Path) -> None:
+    report = check(write(tmp_path, grid(VLCS.domains, VLCS.classes, each=1)), progress=False)
+    assert report.compared_with == "vlcs"
+    assert report.expected["SUN09"] == 3282
+    assert report.expected_cells["SUN09"]["bird"] == 20
+    assert "The domain SUN09 has 5 images, expected 3282: bird 1 instead of 20, car 1 instead of 932" in "".join(
+        report.problems
+    )
+
+
+def test_a_dataset_is_compared_when_asked_for_though_not_recognised(tmp_path: Path) -> None:
+    root = write(tmp_path, grid(["SUN09", "VOC2007", "Mine"], ["bird", "cow"]))
+    assert check(root, progress=False).ok
+    problems = check(root, "VLCS", progress=False).problems
+    assert problems[:2] == ["The domain Caltech101 of VLCS is missing.", "The domain LabelMe of VLCS is missing."]
+    assert "The domain Mine is none of VLCS." in problems
+    assert "The class cow is none of VLCS." in problems
+    assert "The class dog of VLCS is missing." in problems
+
+
+def test_wrong_lists_are_a_problem(tmp_path: Path) -> None:
+    pacs = catalog.get("pacs")
+    files = grid(pacs.domains, pacs.classes) | {"splits/photo_train_kfold.txt": b"photo/dog/0.png 3"}
+    assert any(
+        "label 3 does not agree" in problem for problem in check(write(tmp_path, files), progress=False).problems
+    )
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="no dataset 'pasc': did you mean 'pacs'"):
+        check(tmp_path, "pasc")
+
+
+@pytest.mark.slow
+def test_real_pacs_is_sound(shared: Path) -> None:
+    report = check(shared / "data" / "pacs", progress=False)
+    assert report.ok
+    assert (report.compared_with, report.repeats) == ("pacs", [])
+    assert report.expected_cells == report.counts
+    assert report.train == {"art_painting": 1840, "cartoon": 2107, "photo": 1499, "sketch": 3531}

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from opendg.data.decode import decode
+from opendg.data.index import Index
+from opendg.data.store import Store
+from opendg.data.tree import scan
+from opendg.errors import OpenDGError
+from tests.data.trees import encoded, grid, noise, png, write
+
+
+def rows(index: Index, *domains: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    chosen = [index.domains.index(domain) for domain in domains or index.domains]
+    return np.flatnonzero(np.isin(index.domain, chosen))
+
+
+def files(cache: Path) -> list[str]:
+    """Of pixels: domain and size."""
+    return sorted(f"{path.name.split('-')[-3]} {path.stem.split('-')[-1]}" for path in cache.glob("images/*.pixels"))
+
+
+def left_over(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".pixels", ".sizes", ".lock")]
+
+
+def test_images_are_those_of_the_files_at_their_own_size(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a", "b"], ["x", "y"], each=5)))
+    store = Store.open(index, rows(index), progress=False)
+    assert store.size == (12, 16)
+    assert store.skipped == []
+    assert store.rows.tolist() == list(range(20))
+    order = np.array([19, 0, 7, 7, 12])
+    expected = np.stack([decode(index.read(row), None, "") for row in order])
+    assert np.array_equal(store.numpy(order), expected)
+    tensor = store.tensor(order)
+    assert tensor.dtype == torch.uint8
+    assert np.array_equal(tensor.numpy(), expected)
+    assert store.numpy(np.array([], dtype=np.int64)).shape == (0, 12, 16, 3)
+
+
+def test_many_images_over_several_chunks_and_workers(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a", "b"], ["x"], each=350, height=6, width=5)))
+    store = Store.open(index, rows(index), progress=False)
+    order = np.random.default_rng(0).permutation(len(index))
+    expected = np.stack([decode(index.read(row), None, "") for row in order])
+    assert np.array_equal(store.numpy(order), expected)
+    assert np.array_equal(store.tensor(order, pin=True).numpy(), expected)
+
+
+def test_images_of_several_sizes_are_kept_at_256(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"]) | {"b/x/1.png": png(1, 20, 20)}))
+    store = Store.open(index, rows(index), progress=False)
+    assert store.size == (256, 256)
+    assert np.array_equal(store.numpy(np.array([1]))[0], decode(png(1, 20, 20), (256, 256), ""))
+
+
+def test_only_the_images_asked_for_need_be_alike(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=3) | {"a/y/1.png": png(1, 20, 20)}))
+    assert Store.open(index, np.array([0, 1, 2]), progress=False).size == (12, 16)
+    assert Store.open(index, rows(index), progress=False).size == (256, 256)
+
+
+def test_one_odd_image_among_many_is_seen(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=200, height=4, width=4) | {"a/x/95.png": png(1)}))
+    assert Store.open(index, rows(index), progress=False).size == (256, 256)
+
+
+def test_alike_but_large_images_are_reduced(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", {f"a/x/{n}.png": encoded(noise(20, 600, n)) for n in range(2)}))
+    assert Store.open(index, rows(index), progress=False).size == (256, 256)
+
+
+def test_a_size_may_be_asked_for(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
+    store = Store.open(index, rows(index), progress=False, size=(7, 9))
+    assert store.numpy(rows(index)).shape == (1, 7, 9, 3)
+    assert files(cache) == ["a 7x9"]
+
+
+def test_only_the_domains_asked_for_are_opened(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["source", "target"], ["x", "y"], each=2)))
+    for image in (tmp_path / "data" / "target").rglob("*.png"):
+        image.unlink()
+    store = Store.open(index, rows(index, "source"), progress=False)
+    assert files(cache) == ["source 12x16"]
+    with pytest.raises(ValueError, match="rows that it was not opened with"):
+        store.numpy(rows(index, "target"))
+
+
+def test_rows_that_were_not_asked_for_are_not_given(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["known", "unknown"], each=2)))
+    store = Store.open(index, np.array([0, 1]), progress=False)
+    with pytest.raises(ValueError, match="not opened with"):
+        store.tensor(np.array([0, 2]))
+
+
+def test_the_second_open_decodes_nothing(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=30)))
+    first = Store.open(index, rows(index), progress=False)
+    (path,) = cache.glob("images/*.pixels")
+    before = path.stat()
+    second = Store.open(index, rows(index), progress=False)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert np.array_equal(second.numpy(rows(index)), first.numpy(rows(index)))
+
+
+@pytest.mark.parametrize("change", ["bytes", "time", "name", "content alone"])
+def test_changed_data_are_decoded_anew(tmp_path: Path, change: str) -> None:
+    bmp = encoded(noise(seed=1), "BMP")
+    image = write(tmp_path / "data", {"a/x/1.bmp": bmp}) / "a" / "x" / "1.bmp"
+    index = scan(tmp_path / "data")
+    Store.open(index, rows(index), progress=False)
+    status = image.stat()
+    image.write_bytes(encoded(noise(seed=2), "BMP") + (b"\0" if change == "bytes" else b""))
+    if change == "content alone":
+        os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if change == "name":
+        image.rename(image.with_name("2.bmp"))
+    index = scan(tmp_path / "data")
+    assert np.array_equal(
+        Store.open(index, rows(index), progress=False).numpy(rows(index))[0], np.asarray(noise(seed=2))
+    )
+
+
+def test_a_torn_cache_file_is_made_anew(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=3)))
+    expected = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    (path,) = cache.glob("images/*.pixels")
+    path.write_bytes(path.read_bytes()[:-100])
+    assert np.array_equal(Store.open(index, rows(index), progress=False).numpy(rows(index)), expected)
+
+
+BROKEN = {"a/x/broken.png": png(5)[:-40], "a/y/torn.png": b"\x89PNG"}
+
+
+def test_a_broken_image_is_named(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x", "y"]) | BROKEN))
+    for _ in range(2):  # decoded, then from the cache
+        with pytest.raises(OpenDGError, match=r"a/x/broken\.png is broken \(.*truncated.*\), and so are 1 more.*skip"):
+            Store.open(index, rows(index), progress=False)
+
+
+def test_broken_images_are_skipped_on_demand(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x", "y"]) | BROKEN))
+    for _ in range(2):
+        store = Store.open(index, rows(index), on_bad_image="skip", progress=False)
+        assert store.skipped == ["a/x/broken.png", "a/y/torn.png"]
+        assert [index.keys[row] for row in store.rows] == ["a/x/0.png", "a/y/0.png"]
+        assert store.size == (12, 16)
+        assert np.array_equal(store.numpy(store.rows)[1], np.asarray(noise(seed=1)))
+        with pytest.raises(ValueError, match="not opened with"):
+            store.numpy(rows(index))
+
+
+def test_a_broken_image_that_is_not_asked_for_does_no_harm(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x", "y"]) | BROKEN))
+    sound = np.array([row for row, key in enumerate(index.keys) if key not in BROKEN])
+    assert Store.open(index, sound, progress=False).skipped == []
+
+
+def test_nothing_but_broken_images(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", BROKEN))
+    with pytest.raises(OpenDGError, match="All 2 images are broken"):
+        Store.open(index, rows(index), on_bad_image="skip", progress=False)
+
+
+def test_no_rows_at_all(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
+    store = Store.open(index, np.array([], dtype=np.int64), progress=False, size=(5, 5))
+    assert store.numpy(store.rows).shape == (0, 5, 5, 3)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_broken_image(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=20)))
+    (tmp_path / "data" / index.keys[3]).unlink()
+    with pytest.raises(OpenDGError, match="cannot be read from .*No such file"):
+        Store.open(index, rows(index), on_bad_image="skip", progress=False, size=(5, 5))
+    assert files(cache) == []
+    assert left_over(cache) == []
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("OPENDG_CACHE", str(tmp_path / "file" / "cache"))
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
+    for size in (None, (5, 5)):
+        with pytest.raises(OpenDGError, match="cannot be written to .*file/cache/images .*OPENDG_CACHE"):
+            Store.open(index, rows(index), progress=False, size=size)
+
+
+def test_more_images_than_the_disk_can_hold(tmp_path: Path, cache: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=2)))
+    with pytest.raises(OpenDGError, match=r"decoded images \([0-9.]+ GB\) cannot be written.*GB are free"):
+        Store.open(index, rows(index), progress=False, size=(30_000_000, 30_000_000))
+    assert left_over(cache) == []
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+import numpy as np
+from opendg.data.store import Store
+from opendg.data.tree import scan
+from opendg.errors import OpenDGError
+{before}
+index = scan(Path(sys.argv[1]))
+try:
+    store = Store.open(index, np.arange(len(index)))
+except OpenDGError as error:
+    sys.exit(f"refused: {{error}}")
+path, = (Path(sys.argv[2]) / "images").glob("*.pixels")
+print(path.stat().st_ino, int(store.numpy(store.rows).sum(dtype=np.int64)))
+"""
+
+
+def builder(tmp_path: Path, before: str = "") -> subprocess.Popen[str]:
+    """Another process that opens the store of `tmp_path/data`."""
+    command = [sys.executable, "-c", BUILDER.format(before=before), str(tmp_path / "data"), str(tmp_path / "cache")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def children(pid: int) -> list[str]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return listed.read_text().split() if listed.exists() else []
+
+
+def slow_tree(tmp_path: Path) -> Index:
+    """A second of decoding."""
+    image = encoded(noise(300, 300), "PNG", compress_level=1)
+    return scan(write(tmp_path / "data", {f"a/x/{number:04d}.png": image for number in range(400)}))
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    slow_tree(tmp_path)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, 10_000_000))"
+    with builder(tmp_path, limit) as process:
+        _, messages = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "refused: The decoded images (0.1 GB) cannot be written" in messages
+    assert files(cache) == []
+    assert left_over(cache) == []
+
+
+def test_two_processes_at_once_do_the_work_once(tmp_path: Path, cache: Path) -> None:
+    index = slow_tree(tmp_path)
+    with builder(tmp_path) as first, builder(tmp_path) as second:
+        outputs = [process.communicate(timeout=120) for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]  # the same file, not one that has replaced another
+    one = int(np.asarray(noise(300, 300)).astype(np.int64).sum())
+    assert int(outputs[0][0].split()[1]) == one * len(index)
+    assert left_over(cache) == []
+
+
+def test_a_builder_killed_midway_blocks_nobody(tmp_path: Path, cache: Path) -> None:
+    index = slow_tree(tmp_path)
+    with builder(tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not list(cache.glob("images/*.part")):
+            assert time.monotonic() < deadline, "it never began"
+            assert process.poll() is None, "it ended too soon"
+            time.sleep(0.005)
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline, "its workers live on"
+        time.sleep(0.01)
+    assert files(cache) == []
+    assert len(left_over(cache)) == 1
+    store = Store.open(index, rows(index), progress=False)
+    assert np.array_equal(store.numpy(np.array([399]))[0], np.asarray(noise(300, 300)))
+    assert left_over(cache) == []
+
+
+@pytest.mark.slow
+def test_real_pacs_sketch(shared: Path) -> None:
+    index = scan(shared / "data" / "pacs")
+    sketch = rows(index, "sketch")
+    store = Store.open(index, sketch, progress=False)
+    assert store.size == (227, 227)
+    some = sketch[[0, 1000, 3928]]
+    expected = np.stack([decode(index.read(row), None, "") for row in some])
+    assert np.array_equal(store.numpy(some), expected)
+
+
+@pytest.mark.gpu
+def test_on_the_device(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", grid(["a", "b"], ["x"], each=300, height=6, width=5)))
+    store = Store.open(index, rows(index), progress=False)
+    order = np.random.default_rng(0).permutation(len(index))
+    assert np.array_equal(store.tensor(order, device="cuda").cpu().numpy(), store.numpy(order))
+    assert store.tensor(order, pin=True).is_pinned()
