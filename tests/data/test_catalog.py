@@ -116,6 +116,12 @@ def refused(sentence: str, data: str, root: Path | None = None) -> None:
         open_dataset(data, root)
 
 
+def test_the_built_in_dataset_needs_no_place() -> None:
+    index = open_dataset("glyphs")
+    entry = catalog.get("glyphs")
+    assert (index.dataset, index.domains, index.classes) == ("glyphs", entry.domains, entry.classes)
+
+
 def test_a_name_without_a_place() -> None:
     refused("Where PACS lies is not known.*--root.*OPENDG_DATA.*opendg data fetch pacs", "pacs")
     refused("Where VLCS lies is not known.*get it from https://", "vlcs")

@@ -171,7 +171,7 @@ def _glyphs() -> Dataset:
         domains=("fabric", "pen", "print", "street"),
         classes=DIGITS,
         known=6,
-        counts={},
+        counts={},  # as many as glyphs.py draws
         licence="BSD-3-Clause (scikit-learn's digits) and the free fonts that come with matplotlib",
         citation="Built into OpenDG; handwritten digits of Alpaydin and Kaynak, UCI 1998.",
         url="built in",
