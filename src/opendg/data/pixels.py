@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from threading import get_ident
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -58,20 +59,28 @@ class DomainCache:
     """What the cache holds, or can be made to hold, of one domain."""
 
     def __init__(self, index: Index, domain: int) -> None:
-        rows = np.flatnonzero(index.domain == domain)
-        self.places = [index.place(int(row)) for row in rows]
+        self._index = index
+        self._rows = np.flatnonzero(index.domain == domain)
         self.title = index.domains[domain]
         readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{index.dataset}-{self.title}")[:80]
-        self._stem = f"{readable}-{self._digest(index, rows)}"
+        self._stem = f"{readable}-{self._digest()}"
 
-    def _digest(self, index: Index, rows: NDArray[np.int64]) -> str:
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _digest(self) -> str:
+        index, rows = self._index, self._rows
         digest = hashlib.sha256(DECODER.encode())
-        digest.update("\0".join(place.key for place in self.places).encode())
+        digest.update("\0".join(index.keys[row] for row in rows).encode())
         for column in (index.size, index.offset, index.modified):
             digest.update(column[rows].tobytes())
-        for number in np.linspace(0, len(rows) - 1, num=min(SAMPLE, len(rows)), dtype=int):
-            digest.update(self.places[number].read())
+        for row in rows[np.linspace(0, len(rows) - 1, num=min(SAMPLE, len(rows)), dtype=np.int64)]:
+            digest.update(index.read(int(row)))
         return digest.hexdigest()[:20]
+
+    def _jobs(self, each: int) -> list[list[Place]]:
+        places = [self._index.place(row) for row in self._rows.tolist()]
+        return [places[start : start + each] for start in range(0, len(places), each)]
 
     @property
     def _sizes_file(self) -> Path:
@@ -81,14 +90,14 @@ class DomainCache:
         return cache_dir() / "images" / f"{self._stem}-{size[0]}x{size[1]}.pixels"
 
     def _length(self, size: tuple[int, int]) -> int:
-        return len(self.places) * (size[0] * size[1] * 3 + 1)
+        return len(self) * (size[0] * size[1] * 3 + 1)
 
     def missing(self, size: tuple[int, int]) -> int:
         """Bytes still to be written for that size."""
         return 0 if self.has_pixels(size) else self._length(size)
 
     def has_sizes(self) -> bool:
-        return _whole(self._sizes_file, len(self.places) * 8)
+        return _whole(self._sizes_file, len(self) * 8)
 
     def has_pixels(self, size: tuple[int, int]) -> bool:
         return _whole(self._pixels_file(size), self._length(size))
@@ -96,43 +105,42 @@ class DomainCache:
     def sizes(self, workers: Workers, bar: Bar) -> NDArray[np.int32]:
         """(H, W) of each image by its header, (0, 0) where that is broken."""
         if not self.has_sizes():
-            jobs = [self.places[start : start + HEADERS] for start in range(0, len(self.places), HEADERS)]
+            jobs = self._jobs(HEADERS)
             parts: list[NDArray[np.int32]] = [np.zeros((0, 2), np.int32)] * len(jobs)
             for number, part in workers.spread(header_sizes, jobs):
                 parts[number] = part
                 bar.advance(len(part))
             path = self._sizes_file
-            with _explained(path.parent, len(self.places) * 8), _replacing(path) as temporary:
+            with _explained(path.parent, len(self) * 8), _replacing(path) as temporary:
                 temporary.write_bytes(np.concatenate(parts).tobytes())
         return np.frombuffer(self._sizes_file.read_bytes(), dtype=np.int32).reshape(-1, 2)
 
     def pixels(self, size: tuple[int, int], workers: Workers, bar: Bar) -> Domain:
         """The images at that size (H, W), decoded now when they have not been before."""
-        path, n = self._pixels_file(size), len(self.places)
+        path, n = self._pixels_file(size), len(self)
         if not self.has_pixels(size):
             with _explained(path.parent, self._length(size)), _locked(path, self.title, bar):
                 if self.has_pixels(size):  # made by the process that held the lock
                     bar.advance(n)
                 else:
                     self._build(path, size, workers, bar)
-        data = np.memmap(path, dtype=np.uint8, mode="r")
+        data = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)  # which is quicker to index
         return Domain(data[:-n].reshape(n, *size, 3), np.array(data[-n:], dtype=bool))
 
     def _build(self, path: Path, size: tuple[int, int], workers: Workers, bar: Bar) -> None:
         for left in path.parent.glob(f"{path.name}.*.part"):
             left.unlink()  # of a process that was killed: whoever holds the lock is alone
         image = size[0] * size[1] * 3
-        broken = np.zeros(len(self.places), dtype=np.uint8)
+        broken = np.zeros(len(self), dtype=np.uint8)
         with _replacing(path) as temporary:
             with temporary.open("wb") as file:
                 file.truncate(self._length(size))
-            starts = range(0, len(self.places), JOB)
-            jobs = [_Part(temporary, start * image, size, self.places[start : start + JOB]) for start in starts]
+            jobs = [_Part(temporary, number * JOB * image, size, some) for number, some in enumerate(self._jobs(JOB))]
             for number, bad in workers.spread(_decode_part, jobs):
-                broken[starts[number] + np.array(bad, dtype=np.int64)] = 1
+                broken[number * JOB + np.array(bad, dtype=np.int64)] = 1
                 bar.advance(len(jobs[number].places))
             with temporary.open("r+b") as file:
-                file.seek(len(self.places) * image)
+                file.seek(len(self) * image)
                 file.write(broken.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
@@ -186,7 +194,7 @@ def _decode_part(part: _Part) -> list[int]:
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file that takes the place of `path` when the block ends well, and goes when it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}.part")
     try:
         yield temporary
         temporary.replace(path)

@@ -27,7 +27,7 @@ __all__ = ["COMMON_SIZE", "Store", "cache_dir"]
 Rows = NDArray[np.int64]
 COMMON_SIZE = (256, 256)  # for images that are not all alike
 LARGEST_OWN_SIZE = 512  # a side: larger images are kept at COMMON_SIZE though they be alike, or no disk would hold them
-CHUNK = 256  # images copied at a time
+CHUNK = 256  # images on their way to a device
 
 
 class Store:
@@ -67,7 +67,7 @@ class Store:
         caches = {int(number): DomainCache(index, int(number)) for number in np.unique(index.domain[rows])}
         with Workers() as workers:
             size = size or _common_size(index, rows, caches, workers, progress)
-            todo = sum(len(cache.places) for cache in caches.values() if not cache.has_pixels(size))
+            todo = sum(len(cache) for cache in caches.values() if not cache.has_pixels(size))
             check_room(caches.values(), size)
             with bar("Decoding images", todo, progress) as shown:
                 domains = {number: cache.pixels(size, workers, shown) for number, cache in caches.items()}
@@ -88,7 +88,7 @@ class Store:
         return images
 
     def tensor(self, rows: Rows, device: str | torch.device = "cpu", pin: bool = False) -> torch.Tensor:
-        """(n, H, W, 3), copied from the map in chunks; `pin` gives page-locked memory where there is a GPU for it."""
+        """(n, H, W, 3), copied straight from the map; `pin` gives page-locked memory where there is a GPU for it."""
         import torch
 
         rows = np.asarray(rows, dtype=np.int64)
@@ -109,11 +109,10 @@ class Store:
         position = self._position[rows]
         if (position < 0).any():
             raise ValueError("asked the store for rows that it was not opened with")
-        for start in range(0, len(rows), CHUNK):
-            inside, part = self._domain[rows[start : start + CHUNK]], out[start : start + CHUNK]
-            for number in np.unique(inside):
-                where = np.flatnonzero(inside == number)
-                part[where] = self._domains[int(number)].images[position[start + where]]
+        images = {number: domain.images for number, domain in self._domains.items()}
+        places = zip(self._domain[rows].tolist(), position.tolist(), strict=True)
+        for slot, (domain, place) in enumerate(places):  # image by image: an array of rows would copy them twice
+            out[slot] = images[domain][place]
 
 
 def _common_size(
@@ -124,7 +123,7 @@ def _common_size(
     if _alike(header_sizes([index.place(int(row)) for row in few])) is None:
         return COMMON_SIZE  # seen by 64 of them: no need to look at all
     all_sizes = np.zeros((len(index), 2), dtype=np.int32)
-    todo = sum(len(cache.places) for cache in caches.values() if not cache.has_sizes())
+    todo = sum(len(cache) for cache in caches.values() if not cache.has_sizes())
     with bar("Looking at image sizes", todo, progress) as shown:
         for number, cache in caches.items():
             all_sizes[index.domain == number] = cache.sizes(workers, shown)
