@@ -1,8 +1,12 @@
-"""How the built-in digits are drawn: strokes from handwriting and fonts, grounds, and the four domains' looks."""
+"""How the pictures of `glyphs` are drawn: digits from handwriting and fonts, grounds, and the looks of four domains.
+
+No handwritten scan and no font serves two domains, so a domain shows shapes that the others have not.
+Each picture comes from a generator of its own and from nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +17,12 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 SIDE = 32  # of a finished image
 CANVAS = 64  # drawn at double size, then reduced
 STROKE = 56  # height of a source glyph
+PER_CLASS = 110  # pictures of a class in a domain
+PEN_SCANS = 110  # of the scans of a digit the first go to `pen` and the next to `fabric`: mostly other writers
+FABRIC_SCANS = 60
 
 Floats = NDArray[np.float64]
-Draw = Callable[[np.random.Generator, Image.Image, list[Image.Image]], Image.Image]
+Random = np.random.Generator
 
 SERIF = (
     "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic",
@@ -30,7 +37,7 @@ MONO = ("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "cmtt
 
 @cache
 def handwritten() -> tuple[tuple[Image.Image, ...], ...]:
-    """The scans of scikit-learn's `load_digits` (8 x 8), enlarged, by digit."""
+    """The scans of scikit-learn's `load_digits` (8 x 8), enlarged, by digit: at least 174 of each."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -39,9 +46,8 @@ def handwritten() -> tuple[tuple[Image.Image, ...], ...]:
 
 
 def _enlarged(scan: NDArray[np.uint8]) -> Image.Image:
-    framed = np.pad(scan, 1)
-    wide = Image.fromarray(framed).resize((STROKE * 10 // 8, STROKE * 10 // 8), Image.Resampling.BICUBIC)
-    return _cut(wide)
+    side = STROKE * 10 // 8  # a frame of one pixel lets the strokes fade out
+    return _cut(Image.fromarray(np.pad(scan, 1)).resize((side, side), Image.Resampling.BICUBIC))
 
 
 @cache
@@ -62,15 +68,14 @@ def _font(name: str) -> ImageFont.FreeTypeFont:
 
 
 def _cut(glyph: Image.Image) -> Image.Image:
-    box = glyph.point(lambda level: 255 * (level > 64)).getbbox()
-    return glyph.crop(box)
+    return glyph.crop(glyph.point([0] * 64 + [255] * 192).getbbox())
 
 
 # ---- strokes: how a glyph lies on the canvas, 0 (ground) to 1 (ink) ----
 
 
 def placed(
-    random: np.random.Generator,
+    random: Random,
     glyph: Image.Image,
     height: tuple[float, float],
     turn: float,
@@ -80,9 +85,11 @@ def placed(
 ) -> Floats:
     """A glyph at a random height (of the canvas's 64), turned by up to `turn` degrees, sheared and moved."""
     scale = random.uniform(*height) / STROKE
-    angle, shear = np.radians(random.uniform(-turn, turn)), random.uniform(-slant, slant)
-    turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    back = np.linalg.inv(scale * turned @ np.array([[random.uniform(0.85, 1.15), shear], [0.0, 1.0]]))
+    angle, shear = math.radians(random.uniform(-turn, turn)), random.uniform(-slant, slant)
+    wide = scale * random.uniform(0.85, 1.15)
+    cos, sin = math.cos(angle), math.sin(angle)
+    # Pillow asks where a pixel of the canvas comes from: turned back, the shear undone, then the scale.
+    back = np.array([[(cos + shear * sin) / wide, (sin - shear * cos) / wide], [-sin / scale, cos / scale]])
     centre = CANVAS / 2 + random.uniform(-shift, shift, 2) + (aside, 0.0)
     origin = np.array(glyph.size) / 2 - back @ centre
     data = (back[0, 0], back[0, 1], origin[0], back[1, 0], back[1, 1], origin[1])
@@ -98,39 +105,36 @@ def inked(strokes: Floats, level: float, softness: float = 0.3) -> Floats:
 # ---- colours and grounds ----
 
 
-def luma(colour: Floats) -> float:
-    return float(colour @ (0.299, 0.587, 0.114))
-
-
-def colours(random: np.random.Generator, contrast: tuple[float, float]) -> tuple[Floats, Floats]:
+def colours(random: Random, contrast: tuple[float, float]) -> tuple[Floats, Floats]:
     """Ground and ink, any hues, whose brightness differs by an amount within `contrast`."""
     while True:
         ground, ink = random.uniform(0.05, 0.95, (2, 3))
-        if contrast[0] <= abs(luma(ground) - luma(ink)) <= contrast[1]:
+        if contrast[0] <= abs((ground - ink) @ (0.299, 0.587, 0.114)) <= contrast[1]:
             return ground, ink
 
 
-def ramp(random: np.random.Generator, period: float) -> Floats:
-    """Distance along a random direction, in periods, from a random start."""
-    angle = random.uniform(0, 2 * np.pi)
+def wave(random: Random, period: float) -> Floats:
+    """A sine wave across the canvas in a random direction."""
+    angle, start = random.uniform(0, 2 * math.pi, 2)
     y, x = np.mgrid[:CANVAS, :CANVAS]
-    return np.asarray((x * np.cos(angle) + y * np.sin(angle)) / period + random.random())
+    return np.asarray(np.sin((x * math.cos(angle) + y * math.sin(angle)) * (2 * math.pi / period) + start))
 
 
-def clouds(random: np.random.Generator, cells: int) -> Floats:
+def clouds(random: Random, cells: int) -> Floats:
     """Smooth noise, 0 to 1."""
     coarse = Image.fromarray(random.integers(0, 256, (cells, cells), dtype=np.uint8))
     return np.asarray(coarse.resize((CANVAS, CANVAS), Image.Resampling.BICUBIC), dtype=np.float64) / 255
 
 
-def texture(random: np.random.Generator) -> Floats:
+def pattern(random: Random) -> Floats:
     """Stripes, checks, dots or clouds, 0 to 1."""
-    kind, period = random.integers(4), random.uniform(7, 18)
-    if kind == 3:
+    kind = random.choice(["stripes", "checks", "dots", "clouds"])
+    if kind == "clouds":
         return clouds(random, int(random.integers(4, 14)))
-    first, second = np.sin(2 * np.pi * ramp(random, period)), np.sin(2 * np.pi * ramp(random, period))
-    wave = (first, first * second * 2, first + second - 0.6)[kind]
-    return np.clip(wave * 2 + 0.5, 0.0, 1.0)
+    period = random.uniform(7, 18)
+    first, second = wave(random, period), wave(random, period)
+    relief = {"stripes": first, "checks": 2 * first * second, "dots": first + second - 0.6}[kind]
+    return np.clip(2 * relief + 0.5, 0.0, 1.0)
 
 
 def blend(first: Floats, second: Floats, share: Floats) -> Floats:
@@ -138,48 +142,48 @@ def blend(first: Floats, second: Floats, share: Floats) -> Floats:
     return first + share[..., None] * (second - first)
 
 
-def finished(random: np.random.Generator, picture: Floats, blur: float = 0.0, noise: float = 0.0) -> Image.Image:
-    """Blur (pixels of the canvas), grain, reduction to 32 x 32."""
-    grain = random.normal(0, noise, picture.shape) if noise else 0.0
-    image = Image.fromarray((np.clip(picture + grain, 0, 1) * 255).round().astype(np.uint8))
+def finished(random: Random, drawing: Floats, blur: float = 0.0, grain: float = 0.0) -> Image.Image:
+    """Blurred (in pixels of the canvas), reduced to 32 x 32, and the camera's grain on top."""
+    image = Image.fromarray((drawing * 255).round().astype(np.uint8))
     if blur:
         image = image.filter(ImageFilter.GaussianBlur(blur))
-    return image.reduce(CANVAS // SIDE)
+    pixels = np.asarray(image.reduce(CANVAS // SIDE)) + random.normal(0, 255 * grain, (SIDE, SIDE, 3))
+    return Image.fromarray(np.clip(pixels, 0, 255).round().astype(np.uint8))
 
 
 # ---- the four domains ----
 
 
-def pen(random: np.random.Generator, digit: int, number: int) -> Image.Image:
+def pen(random: Random, digit: int, number: int) -> Image.Image:
     """Handwriting, dark on paper."""
     strokes = inked(placed(random, handwritten()[digit][number], (40, 54), turn=8), random.uniform(0.35, 0.55))
     paper = random.uniform(0.86, 1.0) * np.array([1.0, random.uniform(0.96, 1.0), random.uniform(0.86, 1.0)])
     ink = random.uniform(0.0, 0.4) * np.array([random.uniform(0.3, 1.0), random.uniform(0.3, 1.0), 1.0])
-    shade = np.broadcast_to(paper, (CANVAS, CANVAS, 3)) * (1 - 0.08 * clouds(random, 3)[..., None])
-    return finished(random, blend(shade, ink, strokes), noise=0.02)
+    shade = paper * (1 - 0.08 * clouds(random, 3)[..., None])
+    return finished(random, blend(shade, ink, strokes), grain=0.01)
 
 
-def print_(random: np.random.Generator, digit: int, number: int) -> Image.Image:
+def print_(random: Random, digit: int, number: int) -> Image.Image:
     """Serif type on a plain ground, dark on light or light on dark."""
-    strokes = placed(random, typeset(SERIF[number % len(SERIF)], digit), (30, 56), turn=15, shift=5)
+    strokes = placed(random, typeset(SERIF[number % len(SERIF)], digit), (34, 56), turn=12, shift=4)
     light, dark = random.uniform(0.75, 1.0, 3), random.uniform(0.0, 0.3, 3)
     ground, ink = (light, dark) if random.random() < 0.7 else (dark, light)
     return finished(random, blend(ground, ink, strokes), blur=random.uniform(0.0, 0.8))
 
 
-def fabric(random: np.random.Generator, digit: int, number: int) -> Image.Image:
+def fabric(random: Random, digit: int, number: int) -> Image.Image:
     """Handwriting and monospaced type on coloured patterns."""
-    if number < 60:
-        scan = handwritten()[digit][110 + number]
+    if number < FABRIC_SCANS:
+        scan = handwritten()[digit][PEN_SCANS + number]
         strokes = inked(placed(random, scan, (40, 56), turn=10), random.uniform(0.3, 0.5))
     else:
         strokes = placed(random, typeset(MONO[number % len(MONO)], digit), (36, 56), turn=10)
-    ground, ink = colours(random, (0.3, 0.9))
+    ground, ink = colours(random, (0.35, 0.9))
     other = np.clip(ground + random.uniform(-0.3, 0.3, 3), 0, 1)
-    return finished(random, blend(blend(ground, other, texture(random)), ink, strokes), noise=0.02)
+    return finished(random, blend(blend(ground, other, pattern(random)), ink, strokes), grain=0.01)
 
 
-def street(random: np.random.Generator, digit: int, number: int) -> Image.Image:
+def street(random: Random, digit: int, number: int) -> Image.Image:
     """Sans-serif house numbers: neighbours cut off at the sides, blur, little contrast."""
     font = SANS[number % len(SANS)]
     size = random.uniform(34, 50)
@@ -192,7 +196,13 @@ def street(random: np.random.Generator, digit: int, number: int) -> Image.Image:
     ground, ink = colours(random, (0.12, 0.4))
     other = np.clip(ground + random.uniform(-0.2, 0.2, 3), 0, 1)
     wall = blend(ground, other, clouds(random, 3))
-    return finished(random, blend(wall, ink, strokes), blur=random.uniform(0.6, 2.5), noise=0.04)
+    return finished(random, blend(wall, ink, strokes), blur=random.uniform(0.5, 2.2), grain=0.02)
 
 
 DOMAINS = {"fabric": fabric, "pen": pen, "print": print_, "street": street}
+
+
+def picture(domain: str, digit: int, number: int) -> Image.Image:
+    """One picture of the dataset, always the same one: RGB, 32 x 32."""
+    random = np.random.default_rng([list(DOMAINS).index(domain), digit, number])
+    return DOMAINS[domain](random, digit, number)
