@@ -34,7 +34,7 @@ def small_episode(sizes: tuple[int, ...], classes: int = 4, domains: int = 3, ba
     torch.manual_seed(1)
     n = sum(sizes)
     images = torch.randn(n, 3, 8, 8, dtype=torch.float64)
-    return Episode(images, torch.arange(n) % classes, torch.arange(n) % domains, sizes, batch)
+    return Episode(images, torch.arange(n) % classes, torch.arange(n) % domains, torch.arange(n), sizes, batch)
 
 
 def small_state(own: dict[str, torch.Tensor] | None = None) -> State:

@@ -1,11 +1,11 @@
 """OpenDG: classifiers for domains and classes they have never seen (open-set domain generalization).
 
-    import opendg
+import opendg
 
-    run = opendg.train("medic", data="pacs", root="data", target="sketch")
-    print(opendg.evaluate(run.path)["scores"]["bcls"]["oscr"])
-    recognizer = opendg.load(run.path)
-    recognizer.predict("photo.jpg")
+run = opendg.train("medic", data="pacs", root="data", target="sketch")
+print(opendg.evaluate(run.path)["scores"]["bcls"]["oscr"])
+recognizer = opendg.load(run.path)
+recognizer.predict("photo.jpg")
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["OpenDGError", "evaluate", "list_datasets", "list_methods", "list_scores", "load", "metrics", "resume", "train"]
+__all__ = [
+    "OpenDGError",
+    "evaluate",
+    "list_datasets",
+    "list_methods",
+    "list_scores",
+    "load",
+    "metrics",
+    "resume",
+    "train",
+]
 
 # Looked up when first used, so that `import opendg` and `opendg --help` do not wait for torch.
 _PLACES = {

@@ -27,9 +27,7 @@ class Pool:
 
     def __init__(self, domain: NDArray[np.int64], label: NDArray[np.int64], domains: int, classes: int) -> None:
         self.domains, self.classes = domains, classes
-        self.cells = [
-            [np.flatnonzero((domain == d) & (label == c)) for c in range(classes)] for d in range(domains)
-        ]
+        self.cells = [[np.flatnonzero((domain == d) & (label == c)) for c in range(classes)] for d in range(domains)]
         self.counts = np.array([[len(cell) for cell in row] for row in self.cells])
 
     def can_draw(self, task: Task) -> bool:
@@ -68,13 +66,17 @@ class Episode:
     images: Tensor  # (n, 3, h, w) augmented and normalised
     labels: Tensor  # (n,) numbers among the known classes
     domains: Tensor  # (n,) numbers among the source domains
+    positions: Tensor  # (n,) where the images stand in the training set: for banks and cluster labels
     sizes: tuple[int, ...]
     batch: int
 
     def tasks(self, first: int, last: int) -> Episode:
         """The part that holds tasks first..last-1."""
         a, b = sum(self.sizes[:first]), sum(self.sizes[:last])
-        return Episode(self.images[a:b], self.labels[a:b], self.domains[a:b], self.sizes[first:last], self.batch)
+        return Episode(
+            self.images[a:b], self.labels[a:b], self.domains[a:b], self.positions[a:b],
+            sizes=self.sizes[first:last], batch=self.batch,
+        )  # fmt: skip
 
     def each(self) -> list[Episode]:
         """Every task as an episode of its own."""
@@ -87,9 +89,7 @@ def class_groups(classes: int) -> list[tuple[int, ...]]:
     return [tuple(range(start, min(start + length, classes))) for start in range(0, classes, length)]
 
 
-def split_classes(
-    classes: int, random: np.random.Generator, parts: int = 3
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def split_classes(classes: int, random: np.random.Generator, parts: int = 3) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """C1 and C2: C2 takes one group in `parts`, rounded up, at random; C1 the others. Neither is empty."""
     groups = class_groups(classes)
     held = min(-(-len(groups) // parts), len(groups) - 1)

@@ -54,7 +54,7 @@ class Predictions:
         """The chosen rows (a mask or numbers)."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         extra = values.pop("extra")
-        taken = {name: None if array is None else array[rows] for name, array in values.items()}
+        taken: dict[str, Any] = {name: None if array is None else array[rows] for name, array in values.items()}
         return Predictions(**taken, extra=None if extra is None else {k: v[rows] for k, v in extra.items()})
 
     def save(self, path: Path) -> None:

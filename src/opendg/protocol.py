@@ -121,7 +121,9 @@ def _classes(
             raise unknown_name("class", name, index.classes, where=f" in {index.dataset}")
     if isinstance(known, int):
         if not 2 <= known <= len(index.classes):
-            raise OpenDGError(f"--known {known} is out of range: {index.dataset} has classes 2 to {len(index.classes)}.")
+            raise OpenDGError(
+                f"--known {known} is out of range: {index.dataset} has classes 2 to {len(index.classes)}."
+            )
         known = index.classes[:known]
     if known is None:
         known = [name for name in index.classes if name not in (unknown or [])]
@@ -130,7 +132,9 @@ def _classes(
     if both := set(known) & set(unknown):
         raise OpenDGError(f"{sorted(both)[0]!r} is both known and unknown: name it in one of the two only.")
     if len(known) < 2:
-        raise OpenDGError(f"A classifier needs two or more known classes, and {len(known)} is left: name fewer unknown.")
+        raise OpenDGError(
+            f"A classifier needs two or more known classes, and {len(known)} is left: name fewer unknown."
+        )
     return tuple(sorted(known)), tuple(sorted(unknown))
 
 
@@ -145,6 +149,7 @@ def _daml(index: Index, sources: tuple[str, ...], targets: tuple[str, ...], spli
         raise OpenDGError(f"DAML's protocol needs exactly three source domains, and there are {len(sources)}.")
     to_all, to_pair, to_one, keep_all, keep_pair, keep_one, new = DAML_BLOCKS[index.dataset]
     deck = list(index.classes)
+    blocks: list[tuple[tuple[int, ...], int, list[str]]]
     blocks = [((0, 1, 2), keep_all, [deck.pop(0) for _ in range(to_all)])]
     blocks += [(pair, keep_pair, [deck.pop(0) for _ in range(to_pair)]) for pair in combinations(range(3), 2)]
     blocks += [((one,), keep_one, [deck.pop(0) for _ in range(to_one)]) for one in range(3)]
@@ -197,7 +202,9 @@ def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
     train = index.domain[split.train]
     for name in protocol.sources:
         if not np.any(train == index.domains.index(name)):
-            raise OpenDGError(f"Source domain {name!r} has no training image of a known class: leave it out of --sources.")
+            raise OpenDGError(
+                f"Source domain {name!r} has no training image of a known class: leave it out of --sources."
+            )
     for number, name in enumerate(protocol.known):
         if not np.any(split.labels[split.train] == number):
             raise OpenDGError(f"No source domain has a training image of the known class {name!r}: make it unknown.")

@@ -27,7 +27,7 @@ def run(loop: Loop, steps: int) -> dict[str, torch.Tensor]:
     ("method", "settings"), [("erm", {"ova": True}), ("medic", {}), ("medic", {"order": 2}), ("mldg", {})]
 )
 def test_captured_equals_eager(method: str, settings: dict[str, object]) -> None:
-    """fp32 with deterministic kernels: weights, momentum, BatchNorm buffers and averages agree to 1e-4 after 8 steps."""
+    """fp32, deterministic kernels: weights, momentum, BatchNorm buffers, averages agree to 1e-4 after 8 steps."""
     found = []
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

@@ -7,13 +7,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from small import small_classifier, small_episode, small_state
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool, Task, class_groups
 from opendg.methods.medic import MEDIC, MLDG
 from opendg.methods.registry import make_method
 from opendg.models.classifier import Classifier
+from small import small_classifier, small_episode, small_state
 
 SIX = (2, 2, 2, 2, 2, 2)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from opendg.cli.show import say, table
+from opendg.cli.show import say
 
 app = typer.Typer(help="Download and check datasets.", no_args_is_help=True)
 
@@ -31,7 +31,9 @@ def fetch(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A folder with a sub-folder or a tar for each domain.")],
-    expected: Annotated[str | None, typer.Option("--as", help="The dataset that it should be; default: recognised.")] = None,
+    expected: Annotated[
+        str | None, typer.Option("--as", help="The dataset that it should be; default: recognised.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count images, open every one, look for duplicates; exit code 1 when something is off.
@@ -47,3 +49,20 @@ def check(
         show(report.to_json())
     if not report.ok:
         raise typer.Exit(1)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Counts by domain and class, beside what the catalogue expects, then what is off."""
+    counts, expected = report["counts"], report["expected"]
+    classes = list(next(iter(counts.values())))
+    wide = len(classes) <= 12
+    rows = [
+        [domain, *([str(cells[name]) for name in classes] if wide else []), str(sum(cells.values())),
+         str(expected.get(domain, "-"))]
+        for domain, cells in counts.items()
+    ]  # fmt: skip
+    columns = ["domain", *(classes if wide else []), "images", "expected"]
+    table("Images", columns, rows, "" if wide else f"{len(classes)} classes")
+    for problem in report["problems"]:
+        typer.echo(f"- {problem}")
+    typer.echo("All is well." if report["ok"] else f"{len(report['problems'])} things are off.")

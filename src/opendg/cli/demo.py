@@ -57,7 +57,9 @@ def _show(records: dict[str, dict[str, Any]], target: str, folder: Path) -> None
     )
     table(f"glyphs, target {target}", ["method", "score", "Acc", "H-score", "OSCR"], rows, note)
     typer.echo(f"Runs and the figure oscr.png are in {folder}")
-    typer.echo(f"Next: opendg evaluate {folder / 'medic'}, or your own images: opendg train medic --data FOLDER --target DOMAIN")
+    typer.echo(
+        f"Next: opendg evaluate {folder / 'medic'}, or your own images: opendg train medic --data FOLDER --target DOMAIN"
+    )
 
 
 def _free(folder: Path) -> Path:

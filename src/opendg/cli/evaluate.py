@@ -12,11 +12,17 @@ from opendg.cli.show import say, table
 
 def command(
     run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
-    score: Annotated[str | None, typer.Option(help="Scores joined by commas, wildcards allowed; default: those not fitted.")] = None,
-    weights: Annotated[str | None, typer.Option(help="selected or averaged; default: averaged where the run has them.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="Scores joined by commas, wildcards allowed; default: those not fitted.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="selected or averaged; default: averaged where the run has them.")
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the dataset lies now, if it has moved.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    figure: Annotated[Path | None, typer.Option(help="Also draw the OSCR curves here (PNG, and SVG beside it).")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw the OSCR curves here (PNG, and SVG beside it).")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Evaluate a run on its target domains and write per-image predictions into it.

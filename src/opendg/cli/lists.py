@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ def methods(pattern: Pattern = "*", json_: Json = False) -> None:
 
     from opendg.methods.registry import METHODS, list_methods
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in list_methods(pattern):
         method = METHODS[name]
         options = {field.name: field.default for field in fields(method.Config)}
@@ -34,7 +34,7 @@ def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
     from opendg.data.catalog import DATASETS
 
     chosen = [entry for name, entry in DATASETS.items() if fnmatch(name, pattern)]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": entry.name, "title": entry.title, "domains": list(entry.domains), "classes": len(entry.classes),
          "known": entry.known, "licence": entry.licence, "paper": entry.citation}
         for entry in chosen
@@ -55,7 +55,7 @@ def scores(pattern: Pattern = "*", json_: Json = False) -> None:
     _list(rows, ["name", "idea", "paper"], "Scores", json_)
 
 
-def _list(rows: list[dict[str, object]], columns: list[str], title: str, json_: bool) -> None:
+def _list(rows: list[dict[str, Any]], columns: list[str], title: str, json_: bool) -> None:
     if json_:
         say(rows, "", True)
     else:

@@ -12,7 +12,7 @@ import typer
 
 
 class Progress:
-    """A line of progress on stderr: a bar on a terminal, a line now and then elsewhere. Called with (step, of, losses)."""
+    """Progress on stderr: a bar on a terminal, a line now and then elsewhere. Called with (step, of, losses)."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
         from rich.console import Console
@@ -31,7 +31,9 @@ class Progress:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def __call__(self, step: int, total: int, losses: dict[str, float]) -> None:

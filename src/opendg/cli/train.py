@@ -15,35 +15,54 @@ Text = str | None
 
 def command(
     method: Annotated[Text, typer.Argument(help="A method's name: see `opendg methods`.")] = None,
-    data: Annotated[Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")] = None,
+    data: Annotated[
+        Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="Where named datasets lie; else $OPENDG_DATA.")] = None,
     target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas.")] = None,
     sources: Annotated[Text, typer.Option(help="Source domains; default: all others.")] = None,
     known: Annotated[Text, typer.Option(help="How many classes are known (the first by name), or their names.")] = None,
     unknown: Annotated[Text, typer.Option(help="Names of the unknown classes.")] = None,
-    protocol: Annotated[str, typer.Option(help="shared: all sources hold all known classes; daml: each has its own.")] = "shared",
+    protocol: Annotated[
+        str, typer.Option(help="shared: all sources hold all known classes; daml: each has its own.")
+    ] = "shared",
     split_seed: Annotated[int, typer.Option(help="Of the 90/10 split where the data bring none.")] = 0,
     backbone: Annotated[Text, typer.Option(help="Any timm model, convnet, or resnet50.caffe.")] = None,
-    weights: Annotated[Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")] = None,
+    weights: Annotated[
+        Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="common: the same for all methods; authors: the method's original.")
+    ] = "common",
     iterations: Annotated[int | None, typer.Option(help="How many iterations.")] = None,
     batch: Annotated[int | None, typer.Option(help="B, the images of a task; an iteration sees 6 B.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     optimizer: Annotated[Text, typer.Option(help="sgd, adam or adamw.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
     schedule: Annotated[Text, typer.Option(help="step (x 0.1 at 80 %), cosine or constant.")] = None,
-    average: Annotated[float | None, typer.Option(help="Keep averaged weights too, with this decay, e.g. 0.9995.")] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Keep averaged weights too, with this decay, e.g. 0.9995.")
+    ] = None,
     select: Annotated[Text, typer.Option(help="Which iterate is kept: last or source-accuracy.")] = None,
-    select_after: Annotated[float | None, typer.Option(help="source-accuracy: only from this fraction of the run on.")] = None,
+    select_after: Annotated[
+        float | None, typer.Option(help="source-accuracy: only from this fraction of the run on.")
+    ] = None,
     augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
     precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, e.g. order=2.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, e.g. order=2.")
+    ] = None,
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
     checkpoint_every: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 500,
-    out: Annotated[Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this interrupted run; nothing else is needed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this interrupted run; nothing else is needed.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """Train a method on the source domains of a dataset.
@@ -58,11 +77,14 @@ def command(
             run = resume_run(resume, device=device, report=progress)
     else:
         if not (method and data and target):
-            raise OpenDGError("A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`.")
+            raise OpenDGError(
+                "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
+            )
         asked: dict[str, Any] = {
             "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
             "unknown": names(unknown), "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
-            "weights": weights, "iterations": iterations, "batch": batch, "lr": lr, "optimizer": optimizer,
+            "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
+            "optimizer": optimizer,
             "weight_decay": weight_decay, "schedule": schedule, "average": average, "select": select,
             "select_after": select_after, "augment": augment, "precision": precision, "seed": seed,
             "chosen": settings(set_ or []), "on_bad_image": on_bad_image,

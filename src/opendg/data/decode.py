@@ -63,13 +63,23 @@ def decode(data: bytes, size: tuple[int, int] | None, name: str) -> NDArray[np.u
         ImageFile.LOAD_TRUNCATED_IMAGES = False  # whatever another library has set it to
         image.load()
         image = _rgb(_turned(image))
-        if size is not None and image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        return np.array(image)
+        return np.array(image if size is None else _resized(image, size))
     except MemoryError:
         raise  # of this machine, not of this image
     except Exception as error:  # whatever a decoder may make of hostile bytes
         raise BrokenImage(name, _reason(data, error)) from error
+
+
+def resize(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Pixels (H, W, 3) that are decoded already, at the size and in the way that `decode` gives."""
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+        raise OpenDGError(f"An image array is {pixels.dtype} {pixels.shape} and must be uint8 (height, width, 3), RGB.")
+    return np.array(_resized(Image.fromarray(pixels), size))
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    shape = (size[1], size[0])
+    return image if image.size == shape else image.resize(shape, Image.Resampling.BILINEAR)
 
 
 def image_size(data: bytes, name: str = "given") -> tuple[int, int]:

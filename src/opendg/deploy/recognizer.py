@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from opendg.data.decode import decode
+from opendg.data.decode import decode, resize
 from opendg.errors import OpenDGError
 from opendg.evaluation.metrics import accepting_threshold
 from opendg.methods.registry import METHODS
@@ -60,7 +60,9 @@ class Recognizer:
         val = Predictions.load(run.val_file(which))
         self.score = make_score(score or _default_score(run, val))
         if self.score.fitted:
-            raise OpenDGError(f"The score {self.score.name!r} is fitted on data that a run does not hold: choose another.")
+            raise OpenDGError(
+                f"The score {self.score.name!r} is fitted on data that a run does not hold: choose another."
+            )
         self.threshold = accepting_threshold(self.score(val), accept)
 
     def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
@@ -109,8 +111,6 @@ class Recognizer:
 
     def _read(self, image: Image, number: int) -> tuple[str, NDArray[np.uint8] | str]:
         """The image's name and its pixels at the size of training, or a sentence that says why not."""
-        from opendg.data.decode import resize
-
         name = str(image) if isinstance(image, (str, Path)) else f"image {number}"
         try:
             if isinstance(image, np.ndarray):

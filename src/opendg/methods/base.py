@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -35,6 +35,27 @@ class State:
     own: Weights  # the method's own tensors: memory banks, masks, moments
 
 
+class Survey(Protocol):
+    """The source images as a method may see them between iterations, not augmented. Never the target's."""
+
+    def train(self) -> Predictions:
+        """What the network, in evaluation mode, says of the training images, in the order of `Episode.positions`."""
+
+    def val(self) -> Predictions:
+        """The same for the source validation images."""
+
+    def images(self, batch: int = 256) -> Iterator[Tensor]:
+        """The training images, normalised, batch by batch in the same order."""
+
+
+@dataclass(frozen=True)
+class Authors:
+    """The original recipe of a method, for `--recipe authors`: values of the Recipe and of the method's Config."""
+
+    recipe: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
 class Method:
     """A way to train. A subclass is one file: formula and paper in the docstring, a Config, a step."""
 
@@ -48,6 +69,7 @@ class Method:
     min_sources: ClassVar[int] = 1
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
     interval: ClassVar[int | None] = None  # call `every` each so many iterations
+    authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
 
     @dataclass(frozen=True)
     class Config:
@@ -80,8 +102,14 @@ class Method:
         """The updates of one iteration, in order. The loop applies each before it asks for the next."""
         raise NotImplementedError
 
-    def every(self, look: Callable[[], Predictions], classifier: Classifier, state: State, pool: Pool) -> None:
-        """Work over the whole training set each `interval` iterations; `look()` predicts it, not augmented."""
+    def every(self, survey: Survey, classifier: Classifier, state: State) -> None:
+        """Work over the source images, before the first iteration and then each `interval` iterations."""
+
+    def recall(self, state: State) -> None:
+        """Take up from `state.own` what `tasks` needs on the host: called after `every` and when a run is resumed."""
+
+    def finish(self, survey: Survey, classifier: Classifier, state: State) -> None:
+        """Last work on the network after the last iteration: averaged weights, new statistics of BatchNorm."""
 
 
 def gradients(loss: Tensor, weights: Weights, create_graph: bool = False) -> Weights:
@@ -99,6 +127,6 @@ def _sum_over_processes(gradient: Tensor, differentiable: bool) -> Tensor:
     if differentiable:
         from torch.distributed.nn.functional import all_reduce
 
-        return all_reduce(gradient)  # type: ignore[no-any-return, no-untyped-call]
+        return all_reduce(gradient)  # type: ignore[no-any-return]
     dist.all_reduce(gradient)
     return gradient

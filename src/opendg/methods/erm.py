@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from opendg.episodes import Episode
@@ -27,6 +28,10 @@ def classification_losses(outputs: Outputs, episode: Episode, ova_scale: float =
     return losses
 
 
+def total(losses: dict[str, Tensor]) -> Tensor:
+    return torch.stack(list(losses.values())).sum()
+
+
 class ERM(Method):
     name = "erm"
     title = "ERM"
@@ -41,4 +46,4 @@ class ERM(Method):
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         weights = classifier.weights()
         losses = classification_losses(classifier.at(weights, episode.images), episode, self.config.ova_scale)
-        yield Update(losses, gradients(sum(losses.values()), weights))
+        yield Update(losses, gradients(total(losses), weights))

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from opendg.episodes import Episode, Pool, Task, split_classes
-from opendg.methods.base import Method, State, Update, gradients
-from opendg.methods.erm import classification_losses
+from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
 
@@ -47,6 +48,7 @@ class MEDIC(Method):
     cost = "1.3x; order 2: 5x"
     score = "bcls"
     min_sources = 2
+    authors: ClassVar[Authors | None] = Authors(recipe={"lr": 5e-4}, settings={"order": 2, "batchnorm": "per-task"})
 
     @dataclass(frozen=True)
     class Config:
@@ -62,11 +64,13 @@ class MEDIC(Method):
         batchnorm: str = "merged"  # statistics over a side (merged), over each task (per-task), or frozen
 
         def __post_init__(self) -> None:
-            choices = {"order": (1, 2), "domain_order": ("cycle", "random")}
+            choices: dict[str, tuple[object, ...]] = {"order": (1, 2), "domain_order": ("cycle", "random")}
             choices["batchnorm"] = ("merged", "per-task", "frozen")
             for key, allowed in choices.items():
                 if getattr(self, key) not in allowed:
-                    raise ValueError(f"{key} is {getattr(self, key)!r} and must be one of {', '.join(map(str, allowed))}")
+                    raise ValueError(
+                        f"{key} is {getattr(self, key)!r} and must be one of {', '.join(map(str, allowed))}"
+                    )
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
 
@@ -123,17 +127,16 @@ class MEDIC(Method):
     def loss(self, classifier: Classifier, weights: Weights, side: Episode) -> Tensor:
         """L = CE + L_ova of one side, in one batch or task by task."""
         parts = side.each() if self.config.batchnorm == "per-task" else [side]
-        losses = [
-            classification_losses(classifier.at(weights, part.images), part, self.config.ova_scale) for part in parts
-        ]
-        return torch.stack([value for loss in losses for value in loss.values()]).sum()
+        scale = self.config.ova_scale
+        losses = [total(classification_losses(classifier.at(weights, part.images), part, scale)) for part in parts]
+        return torch.stack(losses).sum()
 
 
 def _descend(weights: Weights, gradient: Weights, alpha: float, detach: bool) -> Weights:
     """theta^ = theta - alpha g; on its own (a new leaf) in first order."""
     moved = torch._foreach_sub(list(weights.values()), torch._foreach_mul([gradient[name] for name in weights], alpha))
     if detach:
-        moved = [tensor.detach().requires_grad_() for tensor in moved]
+        moved = tuple(tensor.detach().requires_grad_() for tensor in moved)
     return dict(zip(weights, moved, strict=True))
 
 
@@ -153,6 +156,7 @@ class MLDG(MEDIC):
     paper = "Li et al., Learning to Generalize, AAAI 2018, https://arxiv.org/abs/1710.03463"
     idea = "A gradient step on some source domains must also help on the held-out one."
     score = "cls"
+    authors = None
 
     @dataclass(frozen=True)
     class Config(MEDIC.Config):

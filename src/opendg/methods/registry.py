@@ -40,7 +40,11 @@ def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
 def _convert(key: str, value: Any, wanted: Any) -> Any:
     if isinstance(value, str) and wanted is not str:
         try:
-            value = {"true": True, "false": False, "none": None}[value.lower()] if value.isalpha() else ast.literal_eval(value)
+            value = (
+                {"true": True, "false": False, "none": None}[value.lower()]
+                if value.isalpha()
+                else ast.literal_eval(value)
+            )
         except (ValueError, SyntaxError, KeyError) as error:
             raise _misfit(key, value, wanted) from error
     if wanted is float and type(value) is int:

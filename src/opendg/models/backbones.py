@@ -83,11 +83,14 @@ def _digest(path: Path) -> str:
 
 def _timm(name: str, pretrained: bool) -> Backbone:
     import timm
+    from timm.data.config import resolve_model_data_config
 
     base = "resnet50" if name == "resnet50.caffe" else name
     if not timm.is_model(base):
         close = near(base, [*timm.list_models(), "convnet", "resnet50.caffe"])
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model name or 'convnet' will do."
+        hint = (
+            f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model name or 'convnet' will do."
+        )
         raise OpenDGError(f"There is no backbone {name!r}: {hint}")
     if name == "resnet50.caffe" and pretrained:
         raise OpenDGError("resnet50.caffe has no weights on timm's hub: give --weights FILE, or use resnet50.tv_in1k.")
@@ -102,9 +105,15 @@ def _timm(name: str, pretrained: bool) -> Backbone:
         ) from error
     if name == "resnet50.caffe":
         _stride_first(net)
-    data = timm.data.resolve_model_data_config(net)
+    data = resolve_model_data_config(net)  # type: ignore[no-untyped-call]
     height, width = data["input_size"][1:]
-    return Backbone(name, net, net.num_features, Input((height, width), data["mean"], data["std"]), _stages(net))
+    return Backbone(
+        name,
+        net,
+        int(net.num_features),  # type: ignore[arg-type]
+        Input((height, width), data["mean"], data["std"]),
+        _stages(net),
+    )
 
 
 def _stride_first(net: nn.Module) -> None:

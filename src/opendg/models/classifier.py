@@ -34,7 +34,9 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.head = HEADS[head](backbone.width, classes)
         self.classes, self.freeze_batchnorm = classes, freeze_batchnorm
-        self.low: torch.dtype | None = None  # the type that the backbone computes in, when it is not that of the weights
+        self.low: torch.dtype | None = (
+            None  # the type that the backbone computes in, when it is not that of the weights
+        )
 
     def forward(self, images: Tensor, touches: Mapping[str, Touch] | None = None) -> Outputs:
         low = torch.autocast(images.device.type, dtype=self.low, enabled=self.low is not None)

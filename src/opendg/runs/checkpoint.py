@@ -53,7 +53,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
         data = path.with_suffix(".safetensors").read_bytes()
         step, digest, facts = int(said["step"]), str(said["sha256"]), dict(said["facts"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OpenDGError(f"The checkpoint {path.stem!r} cannot be read ({error}): an older one will be used.") from error
+        raise OpenDGError(
+            f"The checkpoint {path.stem!r} cannot be read ({error}): an older one will be used."
+        ) from error
     if hashlib.sha256(data).hexdigest() != digest:
         raise OpenDGError(f"The checkpoint {path.stem!r} is torn (its hash differs): an older one will be used.")
     return Checkpoint(step, load(data), facts)
@@ -61,7 +63,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, if any, and a sentence for each torn one passed over."""
-    refused = []
+    refused: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
             return load_checkpoint(path), refused

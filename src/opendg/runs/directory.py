@@ -1,13 +1,13 @@
 """The Run: a directory that holds all there is to know of one training.
 
-    run.json                what was asked for: method, settings, data, backbone, recipe, seed; version, commit, command
-    manifest.json           protocol, file hashes, how images are prepared
-    log.jsonl               losses and validation by step
-    checkpoints/            to resume from; gone when the run is finished
-    weights.safetensors     the finished network (by the selection rule)
-    averaged.safetensors    the averaged weights, when they were asked for
-    source-val-*.npz        outputs of each on the source validation images
-    target-*.npz, evaluation-*.json    written by `opendg evaluate`
+run.json                what was asked for: method, settings, data, backbone, recipe, seed; version, commit, command
+manifest.json           protocol, file hashes, how images are prepared
+log.jsonl               losses and validation by step
+checkpoints/            to resume from; gone when the run is finished
+weights.safetensors     the finished network (by the selection rule)
+averaged.safetensors    the averaged weights, when they were asked for
+source-val-*.npz        outputs of each on the source validation images
+target-*.npz, evaluation-*.json    written by `opendg evaluate`
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
         if path.exists():
-            raise OpenDGError(f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out.")
+            raise OpenDGError(
+                f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out."
+            )
         run = cls(path, {"format": FORMAT} | config, manifest)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +61,13 @@ class Run:
             config = json.loads((path / "run.json").read_text())
             manifest = json.loads((path / "manifest.json").read_text())
         except (OSError, ValueError) as error:
-            raise OpenDGError(f"{str(path)!r} is not a run directory: one that `opendg train` has made was expected.") from error
+            raise OpenDGError(
+                f"{str(path)!r} is not a run directory: one that `opendg train` has made was expected."
+            ) from error
         if not isinstance(config, dict) or config.get("format") != FORMAT or not isinstance(manifest, dict):
-            raise OpenDGError(f"{str(path)!r} is not a run of this version of OpenDG: its run.json should say {FORMAT!r}.")
+            raise OpenDGError(
+                f"{str(path)!r} is not a run of this version of OpenDG: its run.json should say {FORMAT!r}."
+            )
         return cls(path, config, manifest)
 
     @property
@@ -92,11 +98,15 @@ class Run:
 
     def load_weights(self, which: str) -> dict[str, Tensor]:
         if not self.finished:
-            raise OpenDGError(f"The run {str(self.path)!r} is not finished: go on with `opendg train --resume {self.path}`.")
+            raise OpenDGError(
+                f"The run {str(self.path)!r} is not finished: go on with `opendg train --resume {self.path}`."
+            )
         try:
             return load_file(self.weight_file(which))
         except (OSError, SafetensorError) as error:
-            raise OpenDGError(f"The {which} weights of {str(self.path)!r} cannot be read ({error}): train it again.") from error
+            raise OpenDGError(
+                f"The {which} weights of {str(self.path)!r} cannot be read ({error}): train it again."
+            ) from error
 
     def finish(self) -> None:
         """Checkpoints are only needed to resume."""

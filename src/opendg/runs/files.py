@@ -32,7 +32,9 @@ def write_json(path: Path, values: Any) -> None:
 def disk_error(error: OSError, path: Path) -> OpenDGError:
     """The sentence for a disk that is full or may not be written to."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OpenDGError(f"The disk is full, so {str(path)!r} was not written: free some space or choose another --out.")
+        return OpenDGError(
+            f"The disk is full, so {str(path)!r} was not written: free some space or choose another --out."
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return OpenDGError(f"{str(path)!r} may not be written to: choose another --out, or change its permissions.")
     return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another --out.")

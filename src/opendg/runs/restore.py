@@ -16,7 +16,9 @@ def choose_weights(run: Run, asked: str | None = None) -> str:
     if asked not in (None, "selected", "averaged"):
         raise OpenDGError(f"There are no weights {asked!r} in a run: choose selected or averaged.")
     if asked == "averaged" and not run.weight_file("averaged").exists():
-        raise OpenDGError(f"The run {str(run.path)!r} has no averaged weights: train with --average 0.9995, or leave it out.")
+        raise OpenDGError(
+            f"The run {str(run.path)!r} has no averaged weights: train with --average 0.9995, or leave it out."
+        )
     return asked or ("averaged" if run.weight_file("averaged").exists() else "selected")
 
 
@@ -27,9 +29,13 @@ def restore(run: Run, which: str, device: torch.device) -> Classifier:
         backbone = build_backbone(run.manifest["backbone"], "none")
         backbone.input = Input.from_json(run.manifest["input"])
         classes, sources = run.manifest["classes"], run.manifest["protocol"]["sources"]
-        classifier = make_method(run.config["method"], run.config["settings"]).build(backbone, len(classes), len(sources))
+        classifier = make_method(run.config["method"], run.config["settings"]).build(
+            backbone, len(classes), len(sources)
+        )
         classifier.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise OpenDGError(f"The weights of {str(run.path)!r} do not fit its run.json ({type(error).__name__}): train it anew.") from error
+        raise OpenDGError(
+            f"The weights of {str(run.path)!r} do not fit its run.json ({type(error).__name__}): train it anew."
+        ) from error
     classifier.place(device, str(run.config["recipe"]["precision"]))
     return classifier.eval()

@@ -27,6 +27,7 @@ class Batch(NamedTuple):
     images: Tensor  # uint8 (n, H, W, 3)
     labels: Tensor
     domains: Tensor
+    positions: Tensor  # in the training set
     plan: Tensor  # augmentation parameters
 
 
@@ -45,7 +46,9 @@ class Feed:
         self.labels = torch.from_numpy(labels).to(device)
         self.domains = torch.from_numpy(domains).to(device)
         self.images = store.tensor(rows, device=str(device)) if resident else None
-        self.sizes = tuple(self._share(task.size) for task in method.tasks(pool, batch, 0, generator(seed, "episodes", 0)))
+        self.sizes = tuple(
+            self._share(task.size) for task in method.tasks(pool, batch, 0, generator(seed, "episodes", 0))
+        )
         n = sum(self.sizes)
         self.table = torch.zeros(self.chunk, n, dtype=torch.int64, device=device)
         self.plans = torch.zeros(self.chunk, n, augment.width, device=device)
@@ -77,7 +80,7 @@ class Feed:
         else:
             assert self.gathered is not None
             images = self.gathered.index_select(0, line).squeeze(0)
-        return Batch(images, self.labels.index_select(0, rows), self.domains.index_select(0, rows), plan)
+        return Batch(images, self.labels.index_select(0, rows), self.domains.index_select(0, rows), rows, plan)
 
     def close(self) -> None:
         self.worker.shutdown(cancel_futures=True)

@@ -10,8 +10,8 @@ from typing import Any
 from opendg.data import catalog
 from opendg.data.index import Index
 from opendg.errors import OpenDGError
-from opendg.methods.base import Method
-from opendg.methods.registry import make_method, settings
+from opendg.methods.base import Authors, Method
+from opendg.methods.registry import METHODS, make_method, settings
 from opendg.protocol import Protocol, Split, make_protocol
 from opendg.training.recipe import Recipe, default_recipe
 
@@ -68,10 +68,12 @@ def plan(
     seed: int = 0,
     chosen: dict[str, Any] | None = None,
     on_bad_image: str = "error",
-    **recipe: Any,
+    recipe: str = "common",
+    **asked: Any,
 ) -> tuple[Job, Index, Split]:
     """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset."""
-    made = make_method(method, chosen)
+    authors = authors_of(method, recipe)
+    made = make_method(method, authors.settings | (chosen or {}))
     index = catalog.open_dataset(data, root)
     entry = catalog.DATASETS.get(index.dataset)
     if known is None and unknown is None and entry is not None:
@@ -89,9 +91,22 @@ def plan(
     name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
     start = weights or ("none" if name == "convnet" else "imagenet")
     kind = entry.input if entry else "photo"
-    common = default_recipe(start != "none", **(recipe | {"augment": recipe.get("augment") or kind}))
+    said = {"augment": kind} | authors.recipe | {name: value for name, value in asked.items() if value is not None}
+    common = default_recipe(start != "none", **said)
     job = Job(
         method=method, settings=settings(made), data=data, root=None if root is None else str(root), protocol=rule,
         backbone=name, weights=start, recipe=common, seed=seed, on_bad_image=on_bad_image,
     )  # fmt: skip
     return job, index, rule.apply(index)
+
+
+def authors_of(method: str, recipe: str) -> Authors:
+    """What `--recipe authors` changes; nothing for `--recipe common`."""
+    if recipe not in ("common", "authors"):
+        raise OpenDGError(f"There is no recipe {recipe!r}: choose common (the same for all methods) or authors.")
+    if recipe == "common" or method not in METHODS:
+        return Authors()
+    found = METHODS[method].authors
+    if found is None:
+        raise OpenDGError(f"The authors' recipe of {method} is not known: leave --recipe out.")
+    return found

@@ -36,9 +36,7 @@ class Loop:
         classifier.train()
         self.weights = classifier.weights()
         self.buffers = {name: b for name, b in classifier.named_buffers() if b is not None}
-        self.optimizer = make_optimizer(
-            recipe.optimizer, self.weights, recipe.weight_decay, method.rates(classifier)
-        )
+        self.optimizer = make_optimizer(recipe.optimizer, self.weights, recipe.weight_decay, method.rates(classifier))
         self.schedule = schedule(recipe.schedule)
         torch.manual_seed(derive(seed, "dropout"))
         random = torch.Generator(device)
@@ -57,8 +55,12 @@ class Loop:
 
     def advance(self) -> None:
         batch = self.feed.batch(self.state.step)
-        images = self.augment.apply(batch.images, batch.plan, self.size, self.mean, self.std).to(self.classifier.precise)
-        episode = Episode(images, batch.labels, batch.domains, self.feed.sizes, self.recipe.batch)
+        images = self.augment.apply(batch.images, batch.plan, self.size, self.mean, self.std).to(
+            self.classifier.precise
+        )
+        episode = Episode(
+            images, batch.labels, batch.domains, batch.positions, sizes=self.feed.sizes, batch=self.recipe.batch
+        )
         lr = (self.recipe.lr * self.schedule(self.state.fraction)).float()
         for update in self.method.step(self.classifier, episode, self.state):
             self.optimizer.apply(update.gradients, lr)
@@ -83,7 +85,9 @@ class Loop:
         for total in self.sums.values():
             total.zero_()
         if bad := [name for name, value in means.items() if not math.isfinite(value)]:
-            raise OpenDGError(f"The loss {bad[0]!r} is no longer finite at step {int(self.state.step)}: try a smaller --lr.")
+            raise OpenDGError(
+                f"The loss {bad[0]!r} is no longer finite at step {int(self.state.step)}: try a smaller --lr."
+            )
         return means
 
     def tensors(self) -> dict[str, Tensor]:

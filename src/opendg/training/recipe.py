@@ -46,4 +46,4 @@ class Recipe:
 def default_recipe(pretrained: bool, **asked: Any) -> Recipe:
     """Fine-tuning takes small steps; a network from scratch takes steps a hundred times larger."""
     recipe = Recipe(lr=1e-4 if pretrained else 1e-2)
-    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
+    return replace(recipe, **asked)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from numpy.typing import NDArray
 
 from opendg.data.augment import augmentation
 from opendg.data.index import Index
@@ -20,7 +19,6 @@ from opendg.episodes import Pool
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
-from opendg.predictions import Predictions, predict_rows
 from opendg.protocol import Split, manifest
 from opendg.runs.checkpoint import latest_checkpoint, save_checkpoint
 from opendg.runs.directory import Run
@@ -30,6 +28,7 @@ from opendg.training.job import Job, plan
 from opendg.training.loop import Loop
 from opendg.training.origin import origin
 from opendg.training.select import Selection
+from opendg.training.survey import SourceSurvey, available
 
 Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
 LOG_EVERY = 50
@@ -67,7 +66,9 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
     job = Job.from_json(run.config)
     index, split = job.open_data()
     if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
-        raise OpenDGError(f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back.")
+        raise OpenDGError(
+            f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
+        )
     return execute(run, job, index, split, make_classifier(job, job.weights), make_fabric(device), report)
 
 
@@ -83,10 +84,10 @@ def execute(
     if fabric.device.type == "cuda" and loop.method.captures and run.config["capture"]:
         loop.capture()
     run.amend_manifest(image_size=store.size, skipped=store.skipped)
-
-    def look(rows: NDArray[np.int64]) -> Predictions:
-        return predict_rows(classifier, store, index, split.labels, available(rows, store), fabric.device)
-
+    survey = SourceSurvey(classifier, store, index, split, fabric.device)
+    if start == 0 and loop.method.interval:
+        loop.method.every(survey, classifier, loop.state)
+    loop.method.recall(loop.state)
     for step in range(start, job.recipe.iterations):
         loop.feed.prepare(step)
         loop.run()
@@ -97,14 +98,15 @@ def execute(
             if report:
                 report(done, job.recipe.iterations, losses)
         if loop.method.interval and done % loop.method.interval == 0:
-            loop.method.every(lambda: look(split.train), classifier, loop.state, loop.feed.pool)
+            loop.method.every(survey, classifier, loop.state)
+            loop.method.recall(loop.state)
         if selection.due(done):
-            selection.offer(done, float(look(split.val).correct.mean()), loop.finished_weights())
+            selection.offer(done, float(survey.val().correct.mean()), loop.finished_weights())
         if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
             tensors, facts = selection.save()
             save_checkpoint(run.checkpoints, done, loop.save() | tensors, facts)
     loop.feed.close()
-    finish(run, loop, selection, lambda: look(split.val))
+    finish(run, loop, selection, survey)
     return run
 
 
@@ -121,15 +123,16 @@ def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
     return checkpoint.step
 
 
-def finish(run: Run, loop: Loop, selection: Selection, look: Callable[[], Predictions]) -> None:
+def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> None:
     """Write the finished weights, each with its outputs on the source validation images. `weights` comes last."""
+    loop.method.finish(survey, loop.classifier, loop.state)
     selected = {name: tensor.detach().clone() for name, tensor in (selection.kept or loop.finished_weights()).items()}
     if loop.averaged:
         averaged = loop.finished_weights(averaged=True)
         loop.classifier.load_state_dict(averaged)
-        run.save_weights("averaged", averaged, look())
+        run.save_weights("averaged", averaged, survey.val())
     loop.classifier.load_state_dict(selected)
-    run.save_weights("selected", selected, look())
+    run.save_weights("selected", selected, survey.val())
     run.finish()
 
 
@@ -150,9 +153,7 @@ def make_classifier(job: Job, weights: str) -> Classifier:
         return job.make_method().build(backbone, len(job.protocol.known), len(job.protocol.sources))
 
 
-def make_loop(
-    job: Job, classifier: Classifier, index: Index, split: Split, store: Store, device: torch.device
-) -> Loop:
+def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, store: Store, device: torch.device) -> Loop:
     method, augment = job.make_method(), augmentation(job.recipe.augment)
     rows = available(split.train, store)
     order = {index.domains.index(name): number for number, name in enumerate(job.protocol.sources)}
@@ -164,11 +165,6 @@ def make_loop(
         resident=fits(len(rows) * store.size[0] * store.size[1] * 3, device),
     )  # fmt: skip
     return Loop(method, classifier, feed, augment, job.recipe, job.seed)
-
-
-def available(rows: NDArray[np.int64], store: Store) -> NDArray[np.int64]:
-    """The rows that are not broken images."""
-    return rows[np.isin(rows, store.rows)]
 
 
 def fits(size: int, device: torch.device) -> bool:

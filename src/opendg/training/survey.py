@@ -1,0 +1,48 @@
+"""The survey: the source images, whole and not augmented, for methods and for selection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from opendg.data.augment import prepare
+from opendg.data.index import Index
+from opendg.data.store import Store
+from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions, predict_rows
+from opendg.protocol import Split
+
+
+class SourceSurvey:
+    """What `Method.every` and `Method.finish` look through. It holds no row of the target."""
+
+    def __init__(self, classifier: Classifier, store: Store, index: Index, split: Split, device: torch.device) -> None:
+        self.classifier, self.store, self.index, self.device = classifier, store, index, device
+        self.labels = split.labels
+        self.rows = {"train": available(split.train, store), "val": available(split.val, store)}
+
+    def train(self) -> Predictions:
+        return self._predict("train")
+
+    def val(self) -> Predictions:
+        return self._predict("val")
+
+    def images(self, batch: int = 256) -> Iterator[Tensor]:
+        shown = self.classifier.backbone.input
+        mean, std = (torch.tensor(values, device=self.device) for values in (shown.mean, shown.std))
+        rows = self.rows["train"]
+        for start in range(0, len(rows), batch):
+            pixels = self.store.tensor(rows[start : start + batch], device=str(self.device))
+            yield prepare(pixels, shown.size, mean, std)
+
+    def _predict(self, part: str) -> Predictions:
+        return predict_rows(self.classifier, self.store, self.index, self.labels, self.rows[part], self.device)
+
+
+def available(rows: NDArray[np.int64], store: Store) -> NDArray[np.int64]:
+    """The rows that are not broken images."""
+    return rows[np.isin(rows, store.rows)]
