@@ -7,6 +7,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def milliseconds(step: Callable[[int], None], repeat: int, warm_up: int, cuda: b
         step(warm_up + number)
         marks[number + 1].record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False))
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
 
 
 def step_time(loop: Loop, captured: bool, repeat: int = 200, warm_up: int = 20) -> float:

@@ -41,9 +41,10 @@ def main() -> None:
                 took = step_time(loop, captured, asked.repeat)
                 erm.setdefault(batch, took)
                 rows.append({
-                    "backbone": backbone, "method": method, **{"settings": " ".join(f"{k}={v}" for k, v in settings.items())},
-                    "images": 6 * batch, "captured": captured, "ms": round(took, 2), "x ERM": round(took / erm[batch], 2),
-                    "images/s": round(6000 * batch / took),
+                    "backbone": backbone, "method": method,
+                    "settings": " ".join(f"{key}={value}" for key, value in settings.items()),
+                    "images": 6 * batch, "captured": captured, "ms": round(took, 2),
+                    "x ERM": round(took / erm[batch], 2), "images/s": round(6000 * batch / took),
                     "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2) if asked.device == "cuda" else None,
                 })  # fmt: skip
                 print(rows[-1], flush=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from opendg.cli.show import say
+from opendg.cli.show import say, table
 
 app = typer.Typer(help="Download and check datasets.", no_args_is_help=True)
 

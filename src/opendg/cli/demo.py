@@ -53,12 +53,12 @@ def _show(records: dict[str, dict[str, Any]], target: str, folder: Path) -> None
     record = records["medic"]
     note = (
         f"Digits 0-5 are known, 6-9 unknown; {target!r} was never seen. {record['n_known']} known and "
-        f"{record['n_unknown']} unknown images.\nH-score: best of ten thresholds laid on the target, as in the paper. Percent."
+        f"{record['n_unknown']} unknown images.\nH-score: best of ten thresholds on the target (the paper's). Percent."
     )
     table(f"glyphs, target {target}", ["method", "score", "Acc", "H-score", "OSCR"], rows, note)
     typer.echo(f"Runs and the figure oscr.png are in {folder}")
     typer.echo(
-        f"Next: opendg evaluate {folder / 'medic'}, or your own images: opendg train medic --data FOLDER --target DOMAIN"
+        f"Next: opendg evaluate {folder / 'medic'}; then your own: opendg train medic --data FOLDER --target DOMAIN"
     )
 
 

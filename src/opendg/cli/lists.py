@@ -22,8 +22,8 @@ def methods(pattern: Pattern = "*", json_: Json = False) -> None:
     for name in list_methods(pattern):
         method = METHODS[name]
         options = {field.name: field.default for field in fields(method.Config)}
-        rows.append({"name": name, "title": method.title, "kind": method.kind, "idea": method.idea,
-                     "paper": method.paper, "cost": method.cost, "score": method.score, "settings": options})  # fmt: skip
+        told = {key: getattr(method, key) for key in ("name", "title", "kind", "idea", "paper", "cost", "score")}
+        rows.append(told | {"settings": options})
     _list(rows, ["name", "idea", "paper"], "Methods", json_)
 
 

@@ -42,7 +42,9 @@ def command(
     if kind == "table":
         listed = list(found)
         rows = [[p.image, p.label, p.closest, f"{p.confidence:.3f}"] for p in listed]
-        note = f"confidence: {recognizer.score.name}; unknown below what {accept:.0%} of the source validation images reach."
+        note = (
+            f"confidence: {recognizer.score.name}; unknown: below what {accept:.0%} of source validation images reach."
+        )
         table("Predictions", ["image", "label", "closest", "confidence"], rows, note)
         broken = _report(listed)
     elif kind == "csv":

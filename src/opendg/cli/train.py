@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from opendg.cli.show import Progress, say
 from opendg.errors import OpenDGError
+
+if TYPE_CHECKING:
+    from opendg.runs.directory import Run
 
 Text = str | None
 
@@ -56,6 +60,13 @@ def command(
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
+    compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile first: long runs.")] = False,
+    each_target: Annotated[Text, typer.Option(help="A run for each: all, or domains joined by commas.")] = None,
+    seeds: Annotated[
+        Text, typer.Option(help="A run for each seed, e.g. 0,1,2 (with --each-target or --target).")
+    ] = None,
+    lanes: Annotated[int, typer.Option(help="How many of several runs train at once on the GPU.")] = 3,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each run when it is finished.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 500,
     out: Annotated[
         Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")
@@ -69,14 +80,13 @@ def command(
 
     Example: opendg train medic --data pacs --root data --target sketch --weights imagenet
     """
-    from opendg.training.train import resume as resume_run
-    from opendg.training.train import train
-
     if resume is not None:
+        from opendg.training.train import resume as resume_run
+
         with Progress("resume", quiet=json_) as progress:
-            run = resume_run(resume, device=device, report=progress)
+            runs = [resume_run(resume, device=device, report=progress)]
     else:
-        if not (method and data and target):
+        if not (method and data and (target or each_target)):
             raise OpenDGError(
                 "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
             )
@@ -84,17 +94,57 @@ def command(
             "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
             "unknown": names(unknown), "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
-            "optimizer": optimizer,
-            "weight_decay": weight_decay, "schedule": schedule, "average": average, "select": select,
-            "select_after": select_after, "augment": augment, "precision": precision, "seed": seed,
-            "chosen": settings(set_ or []), "on_bad_image": on_bad_image,
+            "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
+            "select": select, "select_after": select_after, "augment": augment, "precision": precision,
+            "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "capture": capture,
+            "compile": compile_, "checkpoint_every": checkpoint_every,
         }  # fmt: skip
-        with Progress(f"{method} -> {target}", quiet=json_) as progress:
-            run = train(
-                method, data, target, out=out, device=device, capture=capture,
-                checkpoint_every=checkpoint_every, report=progress, **asked,
-            )  # fmt: skip
-    say({"run": str(run.path)}, f"Run: {run.path}\nNext: opendg evaluate {run.path}", json_)
+        done = _evaluator(device) if evaluate else None
+        if each_target or seeds:
+            runs = _many(method, data, target, each_target, seeds or str(seed), out, lanes, done, json_, asked)
+        else:
+            runs = [_one(method, data, str(target), seed, out, json_, asked)]
+    if evaluate and not (each_target or seeds):
+        _evaluator(device)(runs[0])
+    told = "\n".join(f"Run: {run.path}" for run in runs)
+    say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
+        f"{told}\nNext: opendg evaluate {runs[0].path}", json_)  # fmt: skip
+
+
+def _one(method: str, data: str, target: str, seed: int, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Run:
+    from opendg.training.train import train
+
+    with Progress(f"{method} -> {target}", quiet=quiet) as progress:
+        return train(method, data, target, out=out, seed=seed, report=progress, **asked)
+
+
+def _many(
+    method: str, data: str, target: str | None, each: str | None, seeds: str, out: Path | None, lanes: int,
+    done: Callable[[Run], None] | None, quiet: bool, asked: dict[str, Any],
+) -> list[Run]:  # fmt: skip
+    from opendg.data.catalog import open_dataset
+    from opendg.training.many import train_many
+
+    index = open_dataset(data, asked["root"])
+    targets = [str(target)] if not each else list(index.domains) if each == "all" else names(each) or []
+    try:
+        numbers = [int(number) for number in seeds.split(",")]
+    except ValueError as error:
+        raise OpenDGError(f"--seeds {seeds} is not a list of numbers: try --seeds 0,1,2.") from error
+    folder = out or Path("runs") / f"{index.dataset}-{method}"
+    with Progress(f"{method}: {len(targets) * len(numbers)} runs", quiet=quiet) as progress:
+        return train_many(
+            method, data, targets, numbers, folder=folder, lanes=lanes, report=progress, finished=done, **asked
+        )
+
+
+def _evaluator(device: str) -> Callable[[Run], None]:
+    from opendg.evaluation.evaluate import evaluate
+
+    def done(run: Run) -> None:
+        evaluate(run.path, device=device)
+
+    return done
 
 
 def names(text: str | None) -> list[str] | None:

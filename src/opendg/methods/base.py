@@ -68,6 +68,7 @@ class Method:
     score: ClassVar[str] = "cls"  # the confidence that the method is read with
     min_sources: ClassVar[int] = 1
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
+    compiles: bool = True  # False when the step differentiates twice: torch.compile cannot
     interval: ClassVar[int | None] = None  # call `every` each so many iterations
     authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
 

@@ -74,6 +74,10 @@ class MEDIC(Method):
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
 
+    @property
+    def compiles(self) -> bool:  # type: ignore[override]
+        return bool(self.config.order == 1)
+
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         head = "shared" if self.config.shared else "dual" if self.config.ova else "closed"
         return Classifier(backbone, classes, head, freeze_batchnorm=self.config.batchnorm == "frozen")

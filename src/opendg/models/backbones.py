@@ -105,7 +105,7 @@ def _timm(name: str, pretrained: bool) -> Backbone:
         ) from error
     if name == "resnet50.caffe":
         _stride_first(net)
-    data = resolve_model_data_config(net)  # type: ignore[no-untyped-call]
+    data = resolve_model_data_config(net)
     height, width = data["input_size"][1:]
     return Backbone(
         name,

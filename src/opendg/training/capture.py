@@ -31,7 +31,7 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     for random in generators:
         graph.register_generator_state(random)
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the feed draws ahead in a thread of its own
         step()
     _restore(tensors, before, generators, states)
     return graph.replay

@@ -51,11 +51,12 @@ class Loop:
         self.sums: Weights = {}  # of the losses since they were last asked for
         shown = classifier.backbone.input
         self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
+        self.prepare_images = augment.apply
         self.run: Callable[[], None] = self.advance
 
     def advance(self) -> None:
         batch = self.feed.batch(self.state.step)
-        images = self.augment.apply(batch.images, batch.plan, self.size, self.mean, self.std).to(
+        images = self.prepare_images(batch.images, batch.plan, self.size, self.mean, self.std).to(
             self.classifier.precise
         )
         episode = Episode(
@@ -69,8 +70,14 @@ class Loop:
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
-    def capture(self) -> None:
-        """From the second iteration on, replay the step from a CUDA graph; the first one runs step by step."""
+    def capture(self, compile: bool = False) -> None:
+        """From the second iteration on, replay the step from a CUDA graph; the first one runs step by step.
+
+        With `compile`, network and augmentation go through torch.compile before they are captured.
+        """
+        if compile:
+            self.classifier.fuse()
+            self.prepare_images = torch.compile(self.augment.apply, dynamic=False)
 
         def first() -> None:
             self.advance()

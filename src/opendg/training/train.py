@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,46 @@ LOG_EVERY = 50
 
 
 def train(
-    method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
-    checkpoint_every: int = 500, capture: bool = True, report: Report | None = None, **asked: Any,
+    method: str, data: str, target: str | list[str], *, out: str | Path | None = None, report: Report | None = None,
+    **asked: Any,
 ) -> Run:  # fmt: skip
-    """Train a method and give its Run. `asked` is what `opendg train` offers: see `opendg.training.job.plan`."""
+    """Train a method and give its Run. `asked` is what `opendg train` offers: see `start` and `job.plan`."""
+    run, iterations = start(method, data, target, out=out, report=report, **asked)
+    for _ in iterations:
+        pass
+    return run
+
+
+def start(
+    method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
+    checkpoint_every: int = 500, capture: bool = True, compile: bool = False, report: Report | None = None,
+    **asked: Any,
+) -> tuple[Run, Iterator[int]]:  # fmt: skip
+    """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
     targets = target.split(",") if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     fabric = make_fabric(device)
     classifier = make_classifier(job, job.weights)
-    path = Path(out) if out else Path("runs") / f"{index.dataset}-{'+'.join(targets)}-{method}-{job.seed}"
+    path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
     shown = {
         "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
         "classes": list(job.protocol.known),
     }  # fmt: skip
-    facts = {"checkpoint_every": checkpoint_every, "capture": capture} | origin(fabric.device)
+    facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile} | origin(fabric.device)
     run = Run.create(path, job.to_json() | facts, manifest(job.protocol, index, split) | shown)
+    return run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report))
+
+
+def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:
+    return Path("runs") / f"{dataset}-{'+'.join(targets)}-{method}-{seed}"
+
+
+def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
+    """A run that fails before there is anything to resume from leaves nothing behind."""
     try:
-        return execute(run, job, index, split, classifier, fabric, report)
+        yield from iterations
     except BaseException:
-        if not any(run.checkpoints.glob("*.json")):  # nothing to resume from: leave nothing behind
+        if not any(run.checkpoints.glob("*.json")):
             shutil.rmtree(run.path, ignore_errors=True)
         raise
 
@@ -69,26 +90,28 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
         raise OpenDGError(
             f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
         )
-    return execute(run, job, index, split, make_classifier(job, job.weights), make_fabric(device), report)
+    for _ in iterate(run, job, index, split, make_classifier(job, job.weights), make_fabric(device), report):
+        pass
+    return run
 
 
-def execute(
+def iterate(
     run: Run, job: Job, index: Index, split: Split, classifier: Classifier, fabric: Fabric, report: Report | None
-) -> Run:
-    """Train `job` into `run`."""
+) -> Iterator[int]:
+    """Train `job` into `run`, one iteration at a time."""
     classifier.place(fabric.device, job.recipe.precision)
     store = Store.open(index, np.concatenate([split.train, split.val]), on_bad_image=job.on_bad_image)
     loop = make_loop(job, classifier, index, split, store, fabric.device)
     selection = Selection(job.recipe)
-    start = pick_up(run, loop, selection)
+    begin = pick_up(run, loop, selection)
     if fabric.device.type == "cuda" and loop.method.captures and run.config["capture"]:
-        loop.capture()
+        loop.capture(compile=run.config["compile"] and loop.method.compiles)
     run.amend_manifest(image_size=store.size, skipped=store.skipped)
     survey = SourceSurvey(classifier, store, index, split, fabric.device)
-    if start == 0 and loop.method.interval:
+    if begin == 0 and loop.method.interval:
         loop.method.every(survey, classifier, loop.state)
     loop.method.recall(loop.state)
-    for step in range(start, job.recipe.iterations):
+    for step in range(begin, job.recipe.iterations):
         loop.feed.prepare(step)
         loop.run()
         done = step + 1
@@ -105,9 +128,9 @@ def execute(
         if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
             tensors, facts = selection.save()
             save_checkpoint(run.checkpoints, done, loop.save() | tensors, facts)
+        yield done
     loop.feed.close()
     finish(run, loop, selection, survey)
-    return run
 
 
 def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
