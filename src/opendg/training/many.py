@@ -1,8 +1,8 @@
 """Many runs on one card: several at once in one process, each on a CUDA stream of its own.
 
-One run of 48 images leaves most of a large GPU idle, and processes without MPS only take turns on it. Here the graphs
-of several runs are replayed side by side; they share the process, the decoded store and the compiled code, and each is a
-normal run directory with the numbers that it would have alone.
+One run of 48 images leaves most of a large GPU idle, and processes without MPS only take turns on it. Here the
+graphs of several runs are replayed side by side; they share the process, the decoded store and the compiled code, and
+each is a normal run directory with the numbers that it would have alone.
 """
 
 from __future__ import annotations

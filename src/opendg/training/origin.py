@@ -22,11 +22,16 @@ def origin(device: torch.device) -> dict[str, Any]:
     return {
         "opendg": __version__,
         "commit": _commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": version("timm")},
     }
+
+
+def _program() -> str:
+    name = Path(sys.argv[0]).name
+    return "opendg" if name == "__main__.py" else name
 
 
 def _commit() -> str | None:
