@@ -4,10 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `small`
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+# A machine at work elsewhere, or a first import inside an example, is no fault of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +21,19 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the real data in ../shared, which is not here")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Decoded images of this session's tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the data of the one who runs it, or writes into their cache."""
+    monkeypatch.setenv("OPENDG_CACHE", str(session_cache))
+    monkeypatch.delenv("OPENDG_DATA", raising=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,11 +29,9 @@ def methods(pattern: Pattern = "*", json_: Json = False) -> None:
 
 def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
     """List the datasets of the catalogue. Example: opendg datasets --json"""
-    from fnmatch import fnmatch
+    from opendg.data.catalog import DATASETS, list_datasets
 
-    from opendg.data.catalog import DATASETS
-
-    chosen = [entry for name, entry in DATASETS.items() if fnmatch(name, pattern)]
+    chosen = [DATASETS[name] for name in list_datasets(pattern)]
     rows: list[dict[str, Any]] = [
         {"name": entry.name, "title": entry.title, "domains": list(entry.domains), "classes": len(entry.classes),
          "known": entry.known, "licence": entry.licence, "paper": entry.citation}

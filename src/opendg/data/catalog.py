@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 from opendg.data.entries import DATASETS, Dataset, get, names, plain, recognise
@@ -12,7 +13,12 @@ from opendg.data.splits import with_lists
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError, near
 
-__all__ = ["DATASETS", "Dataset", "get", "names", "open_dataset", "plain", "recognise"]
+__all__ = ["DATASETS", "Dataset", "get", "list_datasets", "names", "open_dataset", "plain", "recognise"]
+
+
+def list_datasets(pattern: str = "*") -> list[str]:
+    """Names of the catalogue's datasets, those that match a wildcard."""
+    return [name for name in names() if fnmatch(name, pattern)]
 
 
 def open_dataset(data: str, root: Path | None = None) -> Index:
