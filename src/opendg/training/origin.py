@@ -8,19 +8,18 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from opendg import __version__
-
 
 def origin(device: torch.device) -> dict[str, Any]:
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     return {
-        "opendg": __version__,
+        "opendg": import_module("opendg").__version__,  # not by name: for type checkers, that page imports every room
         "commit": _commit(),
         "command": shlex.join([_program(), *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
