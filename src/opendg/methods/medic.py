@@ -22,7 +22,7 @@ through the network as one batch (`batchnorm = merged`; they use `per-task`); fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -114,19 +114,12 @@ class MEDIC(Method):
         return [Task(s1, c1, 3 * batch), Task(s2, c2, 3 * batch)]
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
-        sides = len(episode.sizes) // 2
-        train, test = episode.tasks(0, sides), episode.tasks(sides, 2 * sides)
-        second_order = self.config.order == 2
-        weights = classifier.weights()
-        train_loss = self.loss(classifier, weights, train)
-        inner = gradients(train_loss, weights, create_graph=second_order)
-        fast = _descend(weights, inner, self.config.alpha, detach=not second_order)
-        test_loss = self.loss(classifier, fast, test)
-        if second_order:
-            outer = gradients(train_loss + self.config.beta * test_loss, weights)
-        else:
-            outer = _add(inner, gradients(test_loss, fast), self.config.beta)
-        yield Update({"meta-train": train_loss, "meta-test": test_loss}, outer)
+        train, test = sides(episode)
+        yield meta_update(
+            lambda weights: self.loss(classifier, weights, train),
+            lambda weights: self.loss(classifier, weights, test),
+            classifier.weights(), self.config.alpha, self.config.beta, self.config.order,
+        )  # fmt: skip
 
     def loss(self, classifier: Classifier, weights: Weights, side: Episode) -> Tensor:
         """L = CE + L_ova of one side, in one batch or task by task."""
@@ -136,7 +129,29 @@ class MEDIC(Method):
         return torch.stack(losses).sum()
 
 
-def _descend(weights: Weights, gradient: Weights, alpha: float, detach: bool) -> Weights:
+def sides(episode: Episode) -> tuple[Episode, Episode]:
+    """Meta-train and meta-test: the first half of the tasks and the second."""
+    half = len(episode.sizes) // 2
+    return episode.tasks(0, half), episode.tasks(half, 2 * half)
+
+
+Loss = Callable[[Weights], Tensor]
+
+
+def meta_update(train: Loss, test: Loss, weights: Weights, alpha: float, beta: float, order: int) -> Update:
+    """L1 at theta, L2 at theta^ = theta - alpha grad L1, and grad L1 + beta grad L2, in first or second order."""
+    train_loss = train(weights)
+    inner = gradients(train_loss, weights, create_graph=order == 2)
+    fast = descend(weights, inner, alpha, detach=order == 1)
+    test_loss = test(fast)
+    if order == 2:
+        outer = gradients(train_loss + beta * test_loss, weights)
+    else:
+        outer = add(inner, gradients(test_loss, fast), beta)
+    return Update({"meta-train": train_loss, "meta-test": test_loss}, outer)
+
+
+def descend(weights: Weights, gradient: Weights, alpha: float, detach: bool = True) -> Weights:
     """theta^ = theta - alpha g; on its own (a new leaf) in first order."""
     moved = torch._foreach_sub(list(weights.values()), torch._foreach_mul([gradient[name] for name in weights], alpha))
     if detach:
@@ -144,7 +159,8 @@ def _descend(weights: Weights, gradient: Weights, alpha: float, detach: bool) ->
     return dict(zip(weights, moved, strict=True))
 
 
-def _add(first: Weights, second: Weights, factor: float) -> Weights:
+def add(first: Weights, second: Weights, factor: float = 1.0) -> Weights:
+    """first + factor second, name by name."""
     total = torch._foreach_add(list(first.values()), [second[name] for name in first], alpha=factor)
     return dict(zip(first, total, strict=True))
 
