@@ -1,17 +1,20 @@
-"""One way into a backbone: look at, or change, the maps that come out of its named stages."""
+"""One way into a backbone: look at, or change, the maps that come out of its named stages; go on from such a map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from opendg.errors import OpenDGError
 from opendg.models.backbones import Backbone
 
 Touch = Callable[[Tensor], Tensor]
+M = TypeVar("M", bound=nn.Module)
 
 
 @contextmanager
@@ -43,3 +46,77 @@ def stage_module(backbone: Backbone, stage: str) -> nn.Module:
 
 def _hook(touch: Touch) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     return lambda module, inputs, output: touch(output)
+
+
+def looks(stages: Iterable[str], maps: dict[str, Tensor]) -> dict[str, Touch]:
+    """Touches that put the map of each stage into `maps` and change nothing."""
+
+    def look(stage: str) -> Touch:
+        def keep(found: Tensor) -> Tensor:
+            maps[stage] = found
+            return found
+
+        return keep
+
+    return {stage: look(stage) for stage in stages}
+
+
+def behind(backbone: Backbone, stage: str) -> Backbone:
+    """The part of the backbone behind a stage, as a backbone that takes the map of that stage.
+
+    It shares its layers with the whole; `copy.deepcopy` makes a branch of it with weights of its own. The layers up to
+    the stage are passed over in the order in which their parents name them, which is the order in which they run.
+    """
+    stage_module(backbone, stage)
+    part = _opened(backbone)
+    here: nn.Module = part
+    *parents, last = backbone.stages[stage].split(".")
+    for name in parents:
+        _pass_over(here, name)
+        here._modules[name] = _opened(here.get_submodule(name))
+        here = here.get_submodule(name)
+    _pass_over(here, last)
+    here._modules[last] = nn.Identity()
+    order = list(backbone.stages)
+    part.stages = {later: backbone.stages[later] for later in order[order.index(stage) + 1 :]}
+    return part
+
+
+def _opened(module: M) -> M:
+    """A copy whose children can be replaced without touching those of the original."""
+    opened = copy.copy(module)
+    opened._modules = dict(module._modules)
+    return opened
+
+
+def _pass_over(module: nn.Module, until: str) -> None:
+    for name in module._modules:
+        if name == until:
+            return
+        module._modules[name] = nn.Identity()
+
+
+def channels(backbone: Backbone) -> dict[str, int]:
+    """The number of channels of the map of each stage."""
+    maps: dict[str, Tensor] = {}
+    training = backbone.training
+    with torch.no_grad(), touched(backbone.eval(), looks(backbone.stages, maps)):
+        backbone(torch.zeros(1, 3, *backbone.input.size))
+    backbone.train(training)
+    for stage, found in maps.items():
+        if found.ndim != 4:
+            raise OpenDGError(
+                f"The stage {stage!r} of the backbone {backbone.name!r} gives no map of channels: choose a "
+                "convolutional backbone, such as resnet18.tv_in1k."
+            )
+    return {stage: found.shape[1] for stage, found in maps.items()}
+
+
+def style(found: Tensor, correction: int = 0) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel of each image of a map, (n, C, 1, 1), computed in fp32 or better.
+
+    `correction` 0 divides by the number of pixels, 1 by one less.
+    """
+    wide = found if found.dtype == torch.float64 else found.float()
+    variance, mean = torch.var_mean(wide, dim=(2, 3), correction=correction, keepdim=True)
+    return mean, variance
