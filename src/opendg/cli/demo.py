@@ -14,7 +14,7 @@ METHODS = {"medic": {}, "erm": {"ova": True}}  # ERM gets the same one-vs-all he
 
 
 def command(
-    target: Annotated[str, typer.Option(help="The held-out domain of glyphs.")] = "print",
+    target: Annotated[str, typer.Option(help="The held-out domain of glyphs.")] = "fabric",
     iterations: Annotated[int, typer.Option(help="Iterations of each method.")] = 600,
     out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

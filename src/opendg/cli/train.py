@@ -59,6 +59,7 @@ def command(
     ] = None,
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    devices: Annotated[int, typer.Option(help="Train data-parallel on so many devices (or start with torchrun).")] = 1,
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
     compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile first: long runs.")] = False,
     each_target: Annotated[Text, typer.Option(help="A run for each: all, or domains joined by commas.")] = None,
@@ -96,8 +97,8 @@ def command(
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
             "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
             "select": select, "select_after": select_after, "augment": augment, "precision": precision,
-            "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "capture": capture,
-            "compile": compile_, "checkpoint_every": checkpoint_every,
+            "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "devices": devices,
+            "capture": capture, "compile": compile_, "checkpoint_every": checkpoint_every,
         }  # fmt: skip
         done = _evaluator(device) if evaluate else None
         if each_target or seeds:

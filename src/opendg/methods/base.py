@@ -47,6 +47,9 @@ class Survey(Protocol):
     def images(self, batch: int = 256) -> Iterator[Tensor]:
         """The training images, normalised, batch by batch in the same order."""
 
+    def draw(self, task: Task, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Some of them, normalised, and their labels: for looks that come too often to go through all images."""
+
 
 @dataclass(frozen=True)
 class Authors:
@@ -69,7 +72,7 @@ class Method:
     min_sources: ClassVar[int] = 1
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
     compiles: bool = True  # False when the step differentiates twice: torch.compile cannot
-    interval: ClassVar[int | None] = None  # call `every` each so many iterations
+    interval: int | None = None  # call `every` each so many iterations; a Config may choose it
     authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
 
     @dataclass(frozen=True)
@@ -116,18 +119,23 @@ class Method:
 def gradients(loss: Tensor, weights: Weights, create_graph: bool = False) -> Weights:
     """d loss / d weights by name, summed over the processes of a data-parallel run; zeros where nothing depends.
 
-    Losses are sums over images divided by B, so the sum over processes is the gradient of the whole batch.
+    Losses are sums over images divided by B, so the sum over processes is the gradient of the whole batch. It is taken
+    by hand: hooks of data-parallel wrappers do not fire for functional calls, and an inner step needs it at once.
     """
     found = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, materialize_grads=True)
     if dist.is_available() and dist.is_initialized():
-        found = tuple(_sum_over_processes(gradient, create_graph) for gradient in found)
+        found = _sum_over_processes(found, create_graph)
     return dict(zip(weights, found, strict=True))
 
 
-def _sum_over_processes(gradient: Tensor, differentiable: bool) -> Tensor:
+def _sum_over_processes(tensors: tuple[Tensor, ...], differentiable: bool) -> tuple[Tensor, ...]:
+    """All of them in one message."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     if differentiable:
         from torch.distributed.nn.functional import all_reduce
 
-        return all_reduce(gradient)  # type: ignore[no-any-return]
-    dist.all_reduce(gradient)
-    return gradient
+        flat = all_reduce(flat)
+    else:
+        dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))

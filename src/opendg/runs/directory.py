@@ -24,7 +24,7 @@ from torch import Tensor
 
 from opendg.errors import OpenDGError
 from opendg.predictions import Predictions
-from opendg.runs.checkpoint import pack
+from opendg.runs.checkpoint import pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
 
 FORMAT = "opendg-run-1"
@@ -54,6 +54,11 @@ class Run:
         except OSError as error:
             raise disk_error(error, path) from error
         return run
+
+    @classmethod
+    def shadow(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
+        """What the other processes of a data-parallel run hold: the same facts, and nothing is ever written."""
+        return _Shadow(path, {"format": FORMAT} | config, manifest)
 
     @classmethod
     def open(cls, path: Path) -> Run:
@@ -108,6 +113,9 @@ class Run:
                 f"The {which} weights of {str(self.path)!r} cannot be read ({error}): train it again."
             ) from error
 
+    def checkpoint(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        save_checkpoint(self.checkpoints, step, tensors, facts)
+
     def finish(self) -> None:
         """Checkpoints are only needed to resume."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
@@ -134,3 +142,17 @@ class Run:
         """Forget what was logged after `step`: a resumed run will log it again."""
         kept = [json.dumps(entry) + "\n" for entry in self.read_log() if entry["step"] <= step]
         write_atomic(self.path / "log.jsonl", "".join(kept).encode())
+
+
+class _Shadow(Run):
+    def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None: ...
+
+    def amend_manifest(self, **facts: Any) -> None: ...
+
+    def checkpoint(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def log(self, entry: dict[str, Any]) -> None: ...
+
+    def rewind_log(self, step: int) -> None: ...

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
 from opendg.protocol import Split, manifest
-from opendg.runs.checkpoint import latest_checkpoint, save_checkpoint
+from opendg.runs.checkpoint import latest_checkpoint
 from opendg.runs.directory import Run
 from opendg.seeds import derive
 from opendg.training.feed import Feed
@@ -47,13 +47,13 @@ def train(
 
 def start(
     method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
-    checkpoint_every: int = 500, capture: bool = True, compile: bool = False, report: Report | None = None,
-    **asked: Any,
+    devices: int = 1, checkpoint_every: int = 500, capture: bool = True, compile: bool = False,
+    report: Report | None = None, **asked: Any,
 ) -> tuple[Run, Iterator[int]]:  # fmt: skip
     """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
     targets = target.split(",") if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
-    fabric = make_fabric(device)
+    fabric = make_fabric(device, devices)
     classifier = make_classifier(job, job.weights)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
     shown = {
@@ -61,7 +61,8 @@ def start(
         "classes": list(job.protocol.known),
     }  # fmt: skip
     facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile} | origin(fabric.device)
-    run = Run.create(path, job.to_json() | facts, manifest(job.protocol, index, split) | shown)
+    make = Run.create if fabric.is_global_zero else Run.shadow
+    run = make(path, job.to_json() | facts, manifest(job.protocol, index, split) | shown)
     return run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report))
 
 
@@ -101,13 +102,13 @@ def iterate(
     """Train `job` into `run`, one iteration at a time."""
     classifier.place(fabric.device, job.recipe.precision)
     store = Store.open(index, np.concatenate([split.train, split.val]), on_bad_image=job.on_bad_image)
-    loop = make_loop(job, classifier, index, split, store, fabric.device)
+    loop = make_loop(job, classifier, index, split, store, fabric)
     selection = Selection(job.recipe)
     begin = pick_up(run, loop, selection)
     if fabric.device.type == "cuda" and loop.method.captures and run.config["capture"]:
         loop.capture(compile=run.config["compile"] and loop.method.compiles)
     run.amend_manifest(image_size=store.size, skipped=store.skipped)
-    survey = SourceSurvey(classifier, store, index, split, fabric.device)
+    survey = SourceSurvey(classifier, store, index, split, loop.feed.pool, fabric.device)
     if begin == 0 and loop.method.interval:
         loop.method.every(survey, classifier, loop.state)
     loop.method.recall(loop.state)
@@ -116,7 +117,7 @@ def iterate(
         loop.run()
         done = step + 1
         if done % LOG_EVERY == 0 or done == job.recipe.iterations:
-            losses = loop.losses(done - step // LOG_EVERY * LOG_EVERY)
+            losses = summed(fabric, loop.losses(done - step // LOG_EVERY * LOG_EVERY))
             run.log({"step": done, "losses": losses})
             if report:
                 report(done, job.recipe.iterations, losses)
@@ -127,10 +128,18 @@ def iterate(
             selection.offer(done, float(survey.val().correct.mean()), loop.finished_weights())
         if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
             tensors, facts = selection.save()
-            save_checkpoint(run.checkpoints, done, loop.save() | tensors, facts)
+            run.checkpoint(done, loop.save() | tensors, facts)
         yield done
     loop.feed.close()
     finish(run, loop, selection, survey)
+    fabric.barrier()
+
+
+def summed(fabric: Fabric, losses: dict[str, float]) -> dict[str, float]:
+    """The losses of all processes together: each has seen its share of the images."""
+    values = torch.tensor(list(losses.values()), dtype=torch.float64, device=fabric.device)
+    total = cast(torch.Tensor, fabric.all_reduce(values, reduce_op="sum"))
+    return dict(zip(losses, total.tolist(), strict=True))
 
 
 def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
@@ -159,13 +168,20 @@ def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> 
     run.finish()
 
 
-def make_fabric(device: str) -> Fabric:
-    """Lightning Fabric on one device: auto takes the GPU where there is one."""
+def make_fabric(device: str, devices: int = 1) -> Fabric:
+    """Lightning Fabric: auto takes the GPU where there is one. Several devices, or torchrun, train data-parallel."""
     if device not in ("auto", "cpu", "cuda"):
         raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
     if device == "cuda" and not torch.cuda.is_available():
         raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
-    return Fabric(accelerator="cuda" if device != "cpu" and torch.cuda.is_available() else "cpu", devices=1)
+    kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", devices))
+    if kind == "cuda" and count > torch.cuda.device_count():
+        raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
+    fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
+    if count > 1:
+        fabric.launch()
+    return fabric
 
 
 def make_classifier(job: Job, weights: str) -> Classifier:
@@ -176,7 +192,7 @@ def make_classifier(job: Job, weights: str) -> Classifier:
         return job.make_method().build(backbone, len(job.protocol.known), len(job.protocol.sources))
 
 
-def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, store: Store, device: torch.device) -> Loop:
+def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, store: Store, fabric: Fabric) -> Loop:
     method, augment = job.make_method(), augmentation(job.recipe.augment)
     rows = available(split.train, store)
     order = {index.domains.index(name): number for number, name in enumerate(job.protocol.sources)}
@@ -184,8 +200,9 @@ def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, stor
     labels = split.labels[rows]
     pool = Pool(domains, labels, len(job.protocol.sources), len(job.protocol.known))
     feed = Feed(
-        method, pool, store, rows, labels, domains, augment, job.recipe.batch, job.seed, device,
-        resident=fits(len(rows) * store.size[0] * store.size[1] * 3, device),
+        method, pool, store, rows, labels, domains, augment, job.recipe.batch, job.seed, fabric.device,
+        resident=fits(len(rows) * store.size[0] * store.size[1] * 3, fabric.device),
+        rank=fabric.global_rank, world=fabric.world_size,
     )  # fmt: skip
     return Loop(method, classifier, feed, augment, job.recipe, job.seed)
 

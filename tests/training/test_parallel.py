@@ -1,0 +1,87 @@
+"""Two processes with half of every task each against one process with the whole: the same meta-gradient."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from PIL import Image
+from safetensors.torch import load_file
+
+from opendg.episodes import Episode
+from opendg.methods.registry import make_method
+from small import small_classifier, small_episode, small_state
+
+CASES = [("erm", {"ova": True}), ("mldg", {}), ("medic", {"order": 1}), ("medic", {"order": 2})]
+SIZES = {"erm": (4, 4, 4), "mldg": (6, 6), "medic": (2, 2, 2, 2, 2, 2)}
+
+
+def share(episode: Episode, rank: int, world: int) -> Episode:
+    """What one of the processes sees: its part of every task."""
+    starts = np.cumsum([0, *episode.sizes[:-1]])
+    mine = np.concatenate([
+        start + np.arange(size * rank // world, size * (rank + 1) // world)
+        for start, size in zip(starts, episode.sizes, strict=True)
+    ])  # fmt: skip
+    rows = torch.from_numpy(mine)
+    sizes = tuple(size * (rank + 1) // world - size * rank // world for size in episode.sizes)
+    picked = (tensor[rows] for tensor in (episode.images, episode.labels, episode.domains, episode.positions))
+    return Episode(*picked, sizes=sizes, batch=episode.batch)
+
+
+def gradient(name: str, settings: dict[str, object], rank: int, world: int) -> torch.Tensor:
+    method = make_method(name, {"alpha": 0.3, **settings} if name != "erm" else settings)
+    classifier = small_classifier(method, batchnorm=True)
+    classifier.freeze_batchnorm = True
+    classifier.train()
+    (update,) = method.step(classifier, share(small_episode(SIZES[name]), rank, world), small_state())
+    return torch.cat([tensor.flatten() for tensor in update.gradients.values()]).detach()
+
+
+def work(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for number, (name, settings) in enumerate(CASES):
+        torch.save(gradient(name, settings, rank, 2), f"{folder}/{number}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_halves_give_the_gradient_of_the_whole(tmp_path: Path) -> None:
+    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    for number, (name, settings) in enumerate(CASES):
+        whole = gradient(name, settings, 0, 1)
+        for rank in (0, 1):
+            found = torch.load(tmp_path / f"{number}-{rank}.pt")
+            torch.testing.assert_close(found, whole, rtol=1e-10, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    for domain in "abc":
+        for label in "xyz":
+            (tmp_path / "tree" / domain / label).mkdir(parents=True)
+            for number in range(12):
+                pixels = random.integers(0, 255, (32, 32, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "tree" / domain / label / f"{number}.png")
+    return tmp_path / "tree"
+
+
+def test_torchrun_trains_what_one_process_trains(tree: Path, tmp_path: Path) -> None:
+    """The ConvNet has no BatchNorm, so two processes on half the images each must follow one on the whole."""
+    options = ["train", "medic", "--data", str(tree), "--target", "c", "--known", "2", "--backbone", "convnet"]
+    options += ["--iterations", "4", "--device", "cpu"]
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "opendg"]
+    subprocess.run([*run, *options, "--out", str(tmp_path / "two")], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "opendg", *options, "--out", str(tmp_path / "one")], check=True)
+    one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+    logs = [json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[-1]) for name in ("one", "two")]
+    assert logs[1]["losses"]["meta-train"] == pytest.approx(logs[0]["losses"]["meta-train"], rel=1e-4)
