@@ -96,9 +96,8 @@ def make_protocol(
         raise unknown_name("protocol", kind, KINDS)
     if not targets:
         raise OpenDGError(f"No target domain was named: give one or more of {', '.join(index.domains)}.")
-    for domain in [*targets, *(sources or [])]:
-        if domain not in index.domains:
-            raise unknown_name("domain", domain, index.domains, where=f" in {index.dataset}")
+    for named in (targets, sources or ()):
+        _check_names("domain", named, index.domains, index.dataset)
     chosen = tuple(sources) if sources else tuple(d for d in index.domains if d not in targets)
     if shared := set(chosen) & set(targets):
         raise OpenDGError(f"{sorted(shared)[0]!r} is both source and target: name it in one of the two only.")
@@ -113,12 +112,20 @@ def make_protocol(
     )  # fmt: skip
 
 
+def _check_names(what: str, named: Sequence[str], there: Sequence[str], dataset: str) -> None:
+    """Each of them is there, and named once."""
+    for position, name in enumerate(named):
+        if name not in there:
+            raise unknown_name(what, name, there, where=f" in {dataset}")
+        if name in named[:position]:
+            raise OpenDGError(f"The {what} {name!r} is named twice: name it once.")
+
+
 def _classes(
     index: Index, known: int | Sequence[str] | None, unknown: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    for name in [*(known if isinstance(known, Sequence) else []), *(unknown or [])]:
-        if name not in index.classes:
-            raise unknown_name("class", name, index.classes, where=f" in {index.dataset}")
+    for named in (known if isinstance(known, Sequence) else (), unknown or ()):
+        _check_names("class", named, index.classes, index.dataset)
     if isinstance(known, int):
         if not 2 <= known <= len(index.classes):
             raise OpenDGError(
@@ -162,6 +169,8 @@ def _daml(index: Index, sources: tuple[str, ...], targets: tuple[str, ...], spli
 
 
 def _split(protocol: Protocol, index: Index) -> Split:
+    _check_names("domain", protocol.sources + protocol.targets, index.domains, index.dataset)
+    _check_names("class", protocol.known + protocol.unknown, index.classes, index.dataset)
     number = {name: position for position, name in enumerate(protocol.known)}
     labels = np.array([number.get(name, -1) for name in index.classes], dtype=np.int64)[index.label]
     domain_number = {name: position for position, name in enumerate(index.domains)}
@@ -208,6 +217,8 @@ def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
     for number, name in enumerate(protocol.known):
         if not np.any(split.labels[split.train] == number):
             raise OpenDGError(f"No source domain has a training image of the known class {name!r}: make it unknown.")
+    if not len(split.val):
+        raise OpenDGError("No source domain has a validation image: give a domain and class two images or more.")
     if not len(split.test_known):
         raise OpenDGError(f"Target {', '.join(protocol.targets)} has no image of a known class: choose other classes.")
 
