@@ -41,9 +41,8 @@ class Pool:
         """
         shares = np.full(len(task.domains), task.size // len(task.domains))
         shares[random.permutation(len(shares))[: task.size - shares.sum()]] += 1
-        return np.concatenate(
-            [self._draw(d, task.classes, int(n), random) for d, n in zip(task.domains, shares, strict=True)]
-        )
+        given = zip(task.domains, shares.tolist(), strict=True)
+        return np.concatenate([self._draw(d, task.classes, n, random) for d, n in given if n])
 
     def _draw(self, domain: int, classes: Sequence[int], size: int, random: np.random.Generator) -> NDArray[np.int64]:
         filled = [c for c in classes if self.counts[domain, c]] or np.flatnonzero(self.counts[domain]).tolist()
