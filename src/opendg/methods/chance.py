@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from opendg.methods.base import State
+
+
+def on_host(state: State) -> np.random.Generator:
+    """A generator for what `every` draws on the host, seeded from the state's: never inside a step."""
+    return np.random.default_rng(int(torch.randint(2**62, (), generator=state.random, device=state.random.device)))
 
 
 def uniform(state: State, *shape: int) -> Tensor:

@@ -64,13 +64,7 @@ class MEDIC(Method):
         batchnorm: str = "merged"  # statistics over a side (merged), over each task (per-task), or frozen
 
         def __post_init__(self) -> None:
-            choices: dict[str, tuple[object, ...]] = {"order": (1, 2), "domain_order": ("cycle", "random")}
-            choices["batchnorm"] = ("merged", "per-task", "frozen")
-            for key, allowed in choices.items():
-                if getattr(self, key) not in allowed:
-                    raise ValueError(
-                        f"{key} is {getattr(self, key)!r} and must be one of {', '.join(map(str, allowed))}"
-                    )
+            one_of(self, order=(1, 2), domain_order=("cycle", "random"), batchnorm=("merged", "per-task", "frozen"))
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
 
@@ -127,6 +121,13 @@ class MEDIC(Method):
         scale = self.config.ova_scale
         losses = [total(classification_losses(classifier.at(weights, part.images), part, scale)) for part in parts]
         return torch.stack(losses).sum()
+
+
+def one_of(config: object, **choices: tuple[object, ...]) -> None:
+    """Refuse a setting that is none of its choices."""
+    for key, allowed in choices.items():
+        if getattr(config, key) not in allowed:
+            raise ValueError(f"{key} is {getattr(config, key)!r} and must be one of {', '.join(map(str, allowed))}")
 
 
 def sides(episode: Episode) -> tuple[Episode, Episode]:

@@ -8,11 +8,13 @@ from fnmatch import fnmatch
 from typing import Any, get_type_hints
 
 from opendg.errors import OpenDGError, unknown_name
+from opendg.methods.arith import Arith
 from opendg.methods.base import Method
 from opendg.methods.erm import ERM
 from opendg.methods.medic import MEDIC, MLDG
+from opendg.methods.medicpp import MEDICpp
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (MEDIC, ERM, MLDG)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (MEDIC, ERM, MLDG, MEDICpp, Arith)}
 
 
 def list_methods(pattern: str = "*") -> list[str]:
