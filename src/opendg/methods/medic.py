@@ -183,3 +183,20 @@ class MLDG(MEDIC):
     class Config(MEDIC.Config):
         ova: bool = False
         class_split: bool = False
+
+
+class Classwise(MEDIC):
+    """The class-wise half of MEDIC, the row "Cw" of its ablation: the sides differ in classes, not in domains.
+
+    min F(theta) + beta G(theta - alpha grad F(theta)): 3 B images of C1 | 3 B images of C2, all source domains on both
+    sides. The paper gives neither a name nor code; this is read from the ablation table. Works with one source domain.
+    """
+
+    name = "classwise"
+    title = "Class-wise meta-learning"
+    idea = "A gradient step on some classes must also help on the held-out ones; no split of domains."
+    min_sources = 1
+
+    @dataclass(frozen=True)
+    class Config(MEDIC.Config):
+        domain_split: bool = False

@@ -11,10 +11,20 @@ from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.arith import Arith
 from opendg.methods.base import Method
 from opendg.methods.erm import ERM
-from opendg.methods.medic import MEDIC, MLDG
+from opendg.methods.medic import MEDIC, MLDG, Classwise
 from opendg.methods.medicpp import MEDICpp
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (MEDIC, ERM, MLDG, MEDICpp, Arith)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        MEDIC,
+        ERM,
+        MLDG,
+        Classwise,
+        MEDICpp,
+        Arith,
+    )
+}
 
 
 def list_methods(pattern: str = "*") -> list[str]:
