@@ -86,11 +86,10 @@ def _timm(name: str, pretrained: bool) -> Backbone:
     from timm.data.config import resolve_model_data_config
 
     base = "resnet50" if name == "resnet50.caffe" else name
-    if not timm.is_model(base):
-        close = near(base, [*timm.list_models(), "convnet", "resnet50.caffe"])
-        hint = (
-            f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model name or 'convnet' will do."
-        )
+    if not timm.is_model(base) or ("." in base and not timm.models.is_model_pretrained(base)):
+        named = timm.list_pretrained() if "." in base else timm.list_models()
+        close = near(base, [*named, "convnet", "resnet50.caffe"])
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model or 'convnet' will do."
         raise OpenDGError(f"There is no backbone {name!r}: {hint}")
     if name == "resnet50.caffe" and pretrained:
         raise OpenDGError("resnet50.caffe has no weights on timm's hub: give --weights FILE, or use resnet50.tv_in1k.")
@@ -110,7 +109,7 @@ def _timm(name: str, pretrained: bool) -> Backbone:
     return Backbone(
         name,
         net,
-        int(net.num_features),  # type: ignore[arg-type]
+        int(getattr(net, "head_hidden_size", net.num_features)),  # type: ignore[arg-type]  # some widen behind the pooling
         Input((height, width), data["mean"], data["std"]),
         _stages(net),
     )
