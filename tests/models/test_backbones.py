@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from opendg.errors import OpenDGError
+from opendg.models.backbones import Input, build_backbone
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_convnet_is_the_papers() -> None:
+    backbone = build_backbone("convnet")
+    assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 256)
+    assert backbone.width == 256
+    assert parameters(backbone) == (3 * 9 + 1) * 64 + 3 * (64 * 9 + 1) * 64
+    assert [type(module).__name__ for module in backbone.net[0]] == ["Conv2d", "ReLU", "MaxPool2d"]
+    assert backbone.input == Input((32, 32), (0.5,) * 3, (0.5,) * 3)
+
+
+def test_convnet_stages_halve_the_map() -> None:
+    backbone = build_backbone("convnet")
+    assert list(backbone.stages) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "stages"),
+    [
+        ("resnet18.tv_in1k", 512, ["stem", "1", "2", "3", "4"]),
+        ("resnet50.tv_in1k", 2048, ["stem", "1", "2", "3", "4"]),
+        ("mobilenetv3_small_050", 1024, ["1", "2", "3", "4", "5"]),
+        ("vit_tiny_patch16_224", 192, [str(number) for number in range(1, 13)]),
+    ],
+)
+def test_timm_names(name: str, width: int, stages: list[str]) -> None:
+    backbone = build_backbone(name).eval()
+    assert backbone.width == width
+    assert list(backbone.stages) == stages
+    assert all(backbone.get_submodule(place) is not None for place in backbone.stages.values())
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, *backbone.input.size)).shape == (1, width)
+
+
+def test_the_input_is_that_of_the_weights() -> None:
+    assert build_backbone("resnet18.tv_in1k").input == Input((224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert build_backbone("vit_tiny_patch16_224").input.mean == (0.5, 0.5, 0.5)
+
+
+def test_an_input_survives_json() -> None:
+    shown = build_backbone("resnet18.tv_in1k").input
+    assert Input.from_json(shown.to_json()) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("resnet81", "no backbone 'resnet81': did you mean .*'resnet18'"),
+        ("convnett", "did you mean .*'convnet'"),
+        ("resnet18.tv_in2k", "no backbone 'resnet18.tv_in2k': did you mean .*'resnet18.tv_in1k'"),
+        ("zzzz", "any timm model or 'convnet' will do"),
+        ("", "any timm model or 'convnet' will do"),
+        ("hf-hub:stranger/resnet18", "no backbone"),
+        ("local-dir:somewhere", "no backbone"),
+        ("resnet18.a:b", "no backbone"),
+        ("../resnet18", "no backbone"),
+    ],
+)
+@pytest.mark.parametrize("weights", ["none", "imagenet"])
+def test_names_that_are_none_are_refused(name: str, sentence: str, weights: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        build_backbone(name, weights)
+
+
+def test_there_are_no_imagenet_weights_for_every_name() -> None:
+    for name in ("convnet", "resnet50.caffe"):
+        with pytest.raises(OpenDGError, match=f"{name}.* has no "):
+            build_backbone(name, "imagenet")
+
+
+def test_imagenet_weights_offline_give_a_sentence(tmp_path: Path) -> None:
+    program = (
+        "import os; os.environ.update(HF_HUB_OFFLINE='1', HF_HOME=os.environ['NOWHERE'])\n"
+        "from opendg.models.backbones import build_backbone\n"
+        "from opendg.errors import OpenDGError\n"
+        "try:\n    build_backbone('resnet18.tv_in1k', 'imagenet')\nexcept OpenDGError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"NOWHERE": str(tmp_path)}
+    )
+    assert "ImageNet weights of 'resnet18.tv_in1k' could not be fetched" in done.stdout
+    assert "--weights FILE" in done.stdout
+
+
+def test_resnet18_of_a_file(shared: Path) -> None:
+    file = shared / "weights/resnet18.safetensors"
+    stored, backbone = load_file(file), build_backbone("resnet18.tv_in1k", str(file))
+    loaded = backbone.net.state_dict()
+    whole = timm.create_model("resnet18").state_dict()
+    assert {name for name in whole if name not in stored and "num_batches_tracked" not in name} == {
+        "fc.weight",
+        "fc.bias",
+    }
+    assert set(stored) <= set(loaded)
+    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in stored.items())
+    assert backbone.name == "resnet18.tv_in1k"
+
+
+def strides(net: nn.Module) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(stride of the first 1x1, stride of the 3x3) of the first block of stages 2, 3 and 4."""
+    blocks = [getattr(net, f"layer{number}")[0] for number in (2, 3, 4)]
+    return {(block.conv1.stride, block.conv2.stride) for block in blocks}
+
+
+def test_resnet50_of_the_file_gets_its_stride_placement(shared: Path) -> None:
+    file = shared / "weights/resnet50.safetensors"
+    found = build_backbone("resnet50.tv_in1k", str(file)).eval()
+    assert found.name == "resnet50.caffe"
+    assert strides(found.net) == {((2, 2), (1, 1))}
+    usual = build_backbone("resnet50.tv_in1k").eval()
+    assert strides(usual.net) == {((1, 1), (2, 2))}
+    usual.net.load_state_dict(found.net.state_dict())
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        moved, left = found(images), usual(images)
+    assert moved.shape == left.shape == (2, 2048)
+    assert (moved - left).norm() > 0.1 * left.norm()  # the same weights see something else
+
+
+def test_the_stride_placement_can_be_asked_for_by_name() -> None:
+    backbone = build_backbone("resnet50.caffe")
+    assert strides(backbone.net) == {((2, 2), (1, 1))}
+    assert backbone.net.layer1[0].conv1.stride == (1, 1)
+    assert backbone.input == build_backbone("resnet18.tv_in1k").input
+
+
+def test_weights_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
+    tensors = build_backbone("convnet").net.state_dict()
+    save_file(tensors | {"1.0.weight": torch.zeros(64, 32, 3, 3)}, tmp_path / "narrow.safetensors")
+    with pytest.raises(OpenDGError, match=r"do not fit 'convnet': 1.0.weight is \(64, 32, 3, 3\) and \(64, 64, 3, 3\)"):
+        build_backbone("convnet", str(tmp_path / "narrow.safetensors"))
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    save_file(build_backbone("convnet").net.state_dict(), tmp_path / "convnet.safetensors")
+    with pytest.raises(OpenDGError, match="do not fit 'resnet18': .* tensors are missing, conv1.weight first"):
+        build_backbone("resnet18", str(tmp_path / "convnet.safetensors"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not tensors", b"\x80\x04cos\nsystem\n"])
+def test_files_that_hold_no_tensors_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "odd.safetensors").write_bytes(content)
+    with pytest.raises(OpenDGError, match="is not a readable safetensors file"):
+        build_backbone("convnet", str(tmp_path / "odd.safetensors"))
+
+
+def test_a_weight_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="There is no weight file .*give 'imagenet', 'none' or a .safetensors file"):
+        build_backbone("convnet", str(tmp_path / "none.safetensors"))
+
+
+def test_weights_of_a_file_arrive_in_fp32(tmp_path: Path) -> None:
+    half = {name: tensor.half() for name, tensor in build_backbone("convnet").net.state_dict().items()}
+    save_file(half | {"fc.weight": torch.zeros(3, 3)}, tmp_path / "half.safetensors")
+    net = build_backbone("convnet", str(tmp_path / "half.safetensors")).net
+    assert {tensor.dtype for tensor in net.state_dict().values()} == {torch.float32}
+    assert all(torch.equal(tensor, half[name].float()) for name, tensor in net.state_dict().items())
