@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from opendg.data.augment import augmentation
@@ -42,7 +43,7 @@ class SyntheticStore:
 def synthetic_loop(
     method: str, backbone: str, device: str, *, settings: dict[str, Any] | None = None, batch: int = 8,
     images: int = 6000, classes: int = 6, domains: int = 3, side: int = 227, iterations: int = 4000,
-    augment: str = "photo", **recipe: Any,
+    augment: str = "photo", resident: bool = True, **recipe: Any,
 ) -> Loop:  # fmt: skip
     """A loop as `opendg train` makes it, on random images that lie on the device."""
     made, place = make_method(method, settings), torch.device(device)
@@ -55,9 +56,19 @@ def synthetic_loop(
     classifier.place(place, chosen.precision)
     feed = Feed(
         made, pool, SyntheticStore(images, (side, side)), rows, label, domain, shown, batch, 0, place,  # type: ignore[arg-type]
-        resident=True,
+        resident=resident,
     )  # fmt: skip
     return Loop(made, classifier, feed, shown, chosen, 0)
+
+
+def photos(folder: Path, count: int, domains: int = 2, classes: int = 2, side: int = 227) -> None:
+    """Smooth coloured pictures as JPEG files, `folder`/domain/class/number.jpg."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        place = folder / f"domain{number % domains}" / f"class{number // domains % classes}"
+        place.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(random.integers(0, 256, (12, 12, 3), dtype=np.uint8))
+        small.resize((side, side), Image.Resampling.BICUBIC).save(place / f"{number}.jpg", quality=85)
 
 
 def milliseconds(step: Callable[[int], None], repeat: int, warm_up: int, cuda: bool) -> float:
@@ -82,11 +93,11 @@ def milliseconds(step: Callable[[int], None], repeat: int, warm_up: int, cuda: b
     return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
 
 
-def step_time(loop: Loop, captured: bool, repeat: int = 200, warm_up: int = 20) -> float:
+def step_time(loop: Loop, captured: bool, repeat: int = 200, warm_up: int = 20, compile: bool = False) -> float:
     """Milliseconds of one iteration, end to end."""
     cuda = loop.feed.device.type == "cuda"
     if captured and cuda:
-        loop.capture()
+        loop.capture(compile=compile and loop.method.compiles)
 
     def step(number: int) -> None:
         loop.feed.prepare(number)
@@ -97,10 +108,10 @@ def step_time(loop: Loop, captured: bool, repeat: int = 200, warm_up: int = 20) 
 
 def write(name: str, rows: list[dict[str, Any]], device: str) -> None:
     """Print a table and keep the rows with what made them."""
-    columns = list(rows[0])
-    widths = [max(len(column), *(len(str(row[column])) for row in rows)) for column in columns]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    widths = [max(len(column), *(len(str(row.get(column, ""))) for row in rows)) for column in columns]
     for line in [dict(zip(columns, columns, strict=True)), *rows]:
-        print("  ".join(str(line[column]).ljust(width) for column, width in zip(columns, widths, strict=True)))
+        print("  ".join(str(line.get(column, "")).ljust(width) for column, width in zip(columns, widths, strict=True)))
     facts = origin(torch.device(device)) | {"cpu": platform.processor() or platform.machine()}
     target = Path(sys.argv[sys.argv.index("--out") + 1]) if "--out" in sys.argv else RESULTS / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
