@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.arith import Arith
 from opendg.methods.base import Method
+from opendg.methods.daml import DAML
 from opendg.methods.erm import ERM
 from opendg.methods.medic import MEDIC, MLDG, Classwise
 from opendg.methods.medicpp import MEDICpp
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
         Classwise,
         MEDICpp,
         Arith,
+        DAML,
     )
 }
 
