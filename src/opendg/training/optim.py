@@ -66,8 +66,7 @@ class Adam(Optimizer):
 
     def __init__(self, weights: Weights, weight_decay: float, rates: dict[str, float]) -> None:
         super().__init__(weights, weight_decay, rates)
-        device = next(iter(weights.values())).device
-        self.state |= {f"steps.{name}": torch.zeros((), device=device) for name in weights}
+        self.state |= {f"steps.{name}": weight.new_zeros(()) for name, weight in weights.items()}
 
     def move(self, names: list[str], gradients: list[Tensor], lr: Tensor) -> None:
         weights, first, second = self.chosen(names), self.moment("first", names), self.moment("second", names)
@@ -80,10 +79,10 @@ class Adam(Optimizer):
         torch._foreach_lerp_(first, gradients, 0.1)
         torch._foreach_mul_(second, 0.999)
         torch._foreach_addcmul_(second, gradients, gradients, value=0.001)
-        width = torch._foreach_div(second, [1 - torch.exp(step * math.log(0.999)) for step in steps])
+        width = torch._foreach_div(second, [-torch.expm1(step * math.log(0.999)) for step in steps])
         torch._foreach_sqrt_(width)
         torch._foreach_add_(width, 1e-8)
-        move = torch._foreach_div(first, [1 - torch.exp(step * math.log(0.9)) for step in steps])
+        move = torch._foreach_div(first, [-torch.expm1(step * math.log(0.9)) for step in steps])
         torch._foreach_div_(move, width)
         torch._foreach_sub_(weights, torch._foreach_mul(move, lr))
 
