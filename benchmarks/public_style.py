@@ -72,7 +72,7 @@ def seconds(folder: Path, backbone: str, device: str, repeat: int = 20, warm_up:
             for name, parameter in network.named_parameters():
                 parameter.grad = update.gradients[name].detach()
             optimizer.step()
-            float(sum(update.losses.values()))  # research code prints its loss
+            float(sum(loss.detach() for loss in update.losses.values()))  # research code prints its loss
 
     for number in range(warm_up):
         step(number)

@@ -44,6 +44,6 @@ class Recipe:
 
 
 def default_recipe(pretrained: bool, **asked: Any) -> Recipe:
-    """Fine-tuning takes small steps; a network from scratch takes steps a hundred times larger."""
-    recipe = Recipe(lr=1e-4 if pretrained else 1e-2)
+    """Fine-tuning takes small steps; a network from scratch takes steps twenty times larger."""
+    recipe = Recipe(lr=1e-4 if pretrained else 2e-3)
     return replace(recipe, **asked)
