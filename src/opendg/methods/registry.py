@@ -9,11 +9,20 @@ from typing import Any, get_type_hints
 
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.arith import Arith
+from opendg.methods.arpl import ARPL
 from opendg.methods.base import Method
+from opendg.methods.coral import CORAL
 from opendg.methods.daml import DAML
+from opendg.methods.dann import DANN
 from opendg.methods.erm import ERM
+from opendg.methods.irm import IRM
 from opendg.methods.medic import MEDIC, MLDG, Classwise
 from opendg.methods.medicpp import MEDICpp
+from opendg.methods.metareg import MetaReg
+from opendg.methods.mmd import MMD
+from opendg.methods.openmax import OpenMax
+from opendg.methods.selfreg import SelfReg
+from opendg.methods.swad import SWAD
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
@@ -25,6 +34,15 @@ METHODS: dict[str, type[Method]] = {
         MEDICpp,
         Arith,
         DAML,
+        ARPL,
+        CORAL,
+        DANN,
+        IRM,
+        MetaReg,
+        MMD,
+        OpenMax,
+        SelfReg,
+        SWAD,
     )
 }
 

@@ -1,0 +1,59 @@
+"""IRM: the slope by autograd, the product of the halves, the weight over the run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from opendg.methods.irm import IRM, invariance_penalty
+from small import small_state
+from tests.methods.beside_erm import compare, domain_episode, equals_erm, gradients_of, pair
+
+
+def slope(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """d/dw of the mean cross-entropy of w z at w = 1, by autograd."""
+    w = torch.ones((), dtype=logits.dtype, requires_grad=True)
+    return torch.autograd.grad(cross_entropy(w * logits, labels), w, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 3), (2, 2, 2, 2)])
+def test_penalty_is_the_product_of_two_slopes(sizes: tuple[int, ...]) -> None:
+    episode = domain_episode(sizes)
+    logits = torch.randn(sum(sizes), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    expected = []
+    for z, task in zip(logits.split(sizes), episode.each(), strict=True):
+        expected.append(slope(z[::2], task.labels[::2]) * slope(z[1::2], task.labels[1::2]))
+    torch.testing.assert_close(invariance_penalty(logits, episode), torch.stack(expected).mean().detach())
+
+
+def test_gradient_is_that_of_the_objective() -> None:
+    """sum CE / B + 6 lambda (mean_e P_e), with autograd's own second derivative inside."""
+    method, episode = IRM(IRM.Config(weight=2.5, anneal=0.0)), domain_episode()
+    mine, _ = pair(method)
+    found = gradients_of(method, mine, episode)
+    logits = mine(episode.images).logits
+    risks = [cross_entropy(z, t.labels) for z, t in zip(logits.split(episode.sizes), episode.each(), strict=True)]
+    parts = zip(logits.split(episode.sizes), episode.each(), strict=True)
+    penalties = [slope(z[::2], t.labels[::2]) * slope(z[1::2], t.labels[1::2]) for z, t in parts]
+    loss = 6 * (torch.stack(risks).mean() + 2.5 * torch.stack(penalties).mean())
+    for name, gradient in zip(found, torch.autograd.grad(loss, list(mine.parameters())), strict=True):
+        torch.testing.assert_close(found[name], gradient)
+
+
+@pytest.mark.parametrize("ova", [False, True])
+def test_weight_0_is_erm_and_weight_1_is_not(ova: bool) -> None:
+    assert equals_erm(IRM(IRM.Config(weight=0.0, ova=ova)))
+    same = compare(IRM(IRM.Config(weight=1.0, ova=ova)))
+    assert all(equal == name.startswith("head.ova.") for name, equal in same.items())
+
+
+def test_lambda_is_1_first_and_whole_later() -> None:
+    method, episode = IRM(IRM.Config(weight=100.0, anneal=0.1)), domain_episode()
+    state, logged = small_state(), []
+    for fraction in (0.0, 0.05, 0.1, 0.9):
+        state.fraction.fill_(fraction)
+        (update,) = method.step(pair(method)[0], episode, state)
+        logged.append(float(update.losses["irm"].detach()))
+    assert logged[0] == logged[1] != 0
+    assert logged[2] == logged[3] == pytest.approx(100 * logged[0])

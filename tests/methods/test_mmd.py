@@ -1,0 +1,67 @@
+"""MMD: the discrepancy pair by pair and image by image."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+from opendg.methods.mmd import MMD, discrepancy, square_distances
+from tests.methods.beside_erm import compare, domain_episode, equals_erm, gradients_of, pair
+
+G = (0.001, 0.01, 0.1, 1, 10, 100, 1000)
+
+
+def kernel_by_hand(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Mean over pairs of sum_g exp(-g ||x - y||^2)."""
+    values = [sum(math.exp(-g * float(((x - y) ** 2).sum())) for g in G) for x in a for y in b]
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 2), (2, 3, 4, 5)])
+@pytest.mark.parametrize("spread", [0.05, 1.0, 20.0])
+def test_discrepancy_by_hand(sizes: tuple[int, ...], spread: float) -> None:
+    features = spread * torch.randn(sum(sizes), 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    domains = features.split(sizes)
+    pairs = [
+        kernel_by_hand(a, a) + kernel_by_hand(b, b) - 2 * kernel_by_hand(a, b) for a, b in combinations(domains, 2)
+    ]
+    assert float(discrepancy(features, sizes)) == pytest.approx(sum(pairs) / len(pairs), rel=1e-9)
+
+
+def test_equal_domains_have_no_discrepancy() -> None:
+    one = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    assert float(discrepancy(torch.cat([one, one, one]), (4, 4, 4))) == pytest.approx(0, abs=1e-12)
+    assert float(discrepancy(torch.cat([one, one + 1, one]), (4, 4, 4))) > 0.1
+
+
+def test_distances_of_images_to_themselves_are_0_in_float32_too() -> None:
+    """The narrowest kernel multiplies them by 1000, so that a rounding error would count."""
+    points = (30 * torch.randn(20, 512)).requires_grad_()
+    distances = square_distances(points)
+    assert torch.equal(distances.diagonal(), torch.zeros(20))
+    (gradient,) = torch.autograd.grad(distances.diagonal().sum(), points)
+    assert float(gradient.detach().abs().max()) < 1e-3
+    torch.testing.assert_close(distances, torch.cdist(points, points).square(), rtol=1e-4, atol=1.0)
+
+
+def test_gradient_is_that_of_the_objective() -> None:
+    method, episode = MMD(MMD.Config(weight=0.7)), domain_episode()
+    mine, _ = pair(method)
+    found = gradients_of(method, mine, episode)
+    outputs = mine(episode.images)
+    kernel = sum(torch.exp(-g * torch.cdist(outputs.features, outputs.features).square()) for g in G)
+    blocks = [[kernel[4 * i : 4 * i + 4, 4 * j : 4 * j + 4].mean() for j in range(3)] for i in range(3)]
+    penalty = sum(blocks[i][i] + blocks[j][j] - 2 * blocks[i][j] for i, j in ((0, 1), (0, 2), (1, 2))) / 3
+    loss = 6 * (torch.nn.functional.cross_entropy(outputs.logits, episode.labels) + 0.7 * penalty)
+    for name, gradient in zip(found, torch.autograd.grad(loss, list(mine.parameters())), strict=True):
+        torch.testing.assert_close(found[name], gradient)
+
+
+@pytest.mark.parametrize("ova", [False, True])
+def test_weight_0_is_erm_and_weight_1_is_not(ova: bool) -> None:
+    assert equals_erm(MMD(MMD.Config(weight=0.0, ova=ova)))
+    same = compare(MMD(MMD.Config(ova=ova)))
+    assert all(equal == name.startswith("head.") for name, equal in same.items())  # the heads see no penalty
