@@ -134,9 +134,9 @@ class Loop:
             generator.set_state(theirs[f"random.{i}"])
 
     def finished_weights(self, averaged: bool = False) -> dict[str, Tensor]:
-        """Parameters and buffers as `Classifier.load_state_dict` takes them."""
-        tensors = {**self.weights, **self.buffers}
-        return {**tensors, **self.averaged} if averaged else tensors
+        """Parameters and stored buffers as `Classifier.load_state_dict` takes them."""
+        tensors = {**self.weights, **self.buffers, **(self.averaged if averaged else {})}
+        return {name: tensors[name] for name in self.classifier.state_dict()}
 
     def _averages(self) -> list[tuple[str, Tensor]]:
         return [(n, t) for n, t in {**self.weights, **self.buffers}.items() if t.is_floating_point()]
