@@ -116,26 +116,22 @@ class Method:
         """Last work on the network after the last iteration: averaged weights, new statistics of BatchNorm."""
 
 
-def gradients(loss: Tensor, weights: Weights, create_graph: bool = False) -> Weights:
+def gradients(loss: Tensor, weights: Weights, keep: bool = False) -> Weights:
     """d loss / d weights by name, summed over the processes of a data-parallel run; zeros where nothing depends.
 
     Losses are sums over images divided by B, so the sum over processes is the gradient of the whole batch. It is taken
     by hand: hooks of data-parallel wrappers do not fire for functional calls, and an inner step needs it at once.
+    `keep` keeps the graph for another gradient of the same pass.
     """
-    found = torch.autograd.grad(loss, list(weights.values()), create_graph=create_graph, materialize_grads=True)
-    if dist.is_available() and dist.is_initialized():
-        found = _sum_over_processes(found, create_graph)
-    return dict(zip(weights, found, strict=True))
+    found = torch.autograd.grad(loss, list(weights.values()), retain_graph=keep, materialize_grads=True)
+    return over_processes(dict(zip(weights, found, strict=True)))
 
 
-def _sum_over_processes(tensors: tuple[Tensor, ...], differentiable: bool) -> tuple[Tensor, ...]:
-    """All of them in one message."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    if differentiable:
-        from torch.distributed.nn.functional import all_reduce
-
-        flat = all_reduce(flat)
-    else:
-        dist.all_reduce(flat)
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return tuple(part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True))
+def over_processes(tensors: Weights) -> Weights:
+    """Each tensor summed over the processes of a data-parallel run, all in one message; as it is in a single one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return tensors
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+    dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors.values()])
+    return {name: part.view_as(tensors[name]) for name, part in zip(tensors, parts, strict=True)}

@@ -106,6 +106,7 @@ class DAML(Method):
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         train, test = sides(episode)
         yield meta_update(
+            classifier,
             lambda weights: self.train_loss(classifier, weights, train, state),
             lambda weights: self.test_loss(classifier, weights, test, state),
             classifier.weights(), self.config.alpha, beta=1.0, order=1,

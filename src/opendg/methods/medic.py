@@ -29,9 +29,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from opendg.episodes import Episode, Pool, Task, split_classes
-from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.base import Authors, Method, State, Update, gradients, over_processes
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -67,10 +68,6 @@ class MEDIC(Method):
             one_of(self, order=(1, 2), domain_order=("cycle", "random"), batchnorm=("merged", "per-task", "frozen"))
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
-
-    @property
-    def compiles(self) -> bool:  # type: ignore[override]
-        return bool(self.config.order == 1)
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         head = "shared" if self.config.shared else "dual" if self.config.ova else "closed"
@@ -110,6 +107,7 @@ class MEDIC(Method):
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         train, test = sides(episode)
         yield meta_update(
+            classifier,
             lambda weights: self.loss(classifier, weights, train),
             lambda weights: self.loss(classifier, weights, test),
             classifier.weights(), self.config.alpha, self.config.beta, self.config.order,
@@ -139,25 +137,37 @@ def sides(episode: Episode) -> tuple[Episode, Episode]:
 Loss = Callable[[Weights], Tensor]
 
 
-def meta_update(train: Loss, test: Loss, weights: Weights, alpha: float, beta: float, order: int) -> Update:
-    """L1 at theta, L2 at theta^ = theta - alpha grad L1, and grad L1 + beta grad L2, in first or second order."""
+def meta_update(
+    classifier: Classifier, train: Loss, test: Loss, weights: Weights, alpha: float, beta: float, order: int
+) -> Update:
+    """L1 at theta, L2 at theta^ = theta - alpha grad L1, and g1 + beta g2 (first order) or, in second order,
+
+    d/dtheta [ L1 + beta L2(theta^) ] = g1 + beta ( g2 - alpha H1 g2 ),   g2 = grad L2 at theta^, H1 = Hessian of L1
+    """
     train_loss = train(weights)
-    inner = gradients(train_loss, weights, create_graph=order == 2)
-    fast = descend(weights, inner, alpha, detach=order == 1)
+    inner = gradients(train_loss, weights)
+    fast = descend(weights, inner, alpha)
     test_loss = test(fast)
+    outer = gradients(test_loss, fast)
     if order == 2:
-        outer = gradients(train_loss + beta * test_loss, weights)
-    else:
-        outer = add(inner, gradients(test_loss, fast), beta)
-    return Update({"meta-train": train_loss, "meta-test": test_loss}, outer)
+        outer = add(outer, classifier.plainly(hessian_times, train, weights, outer), -alpha)
+    return Update({"meta-train": train_loss, "meta-test": test_loss}, add(inner, outer, beta))
 
 
-def descend(weights: Weights, gradient: Weights, alpha: float, detach: bool = True) -> Weights:
-    """theta^ = theta - alpha g; on its own (a new leaf) in first order."""
+def hessian_times(loss: Loss, weights: Weights, vector: Weights) -> Weights:
+    """H v = d/dtheta ( grad L . v ), by name. Written with torch.func, so that it can be compiled as a whole."""
+
+    def along(theta: Weights) -> Tensor:
+        slope = grad(loss)(theta)
+        return torch.stack([(slope[name] * vector[name]).sum() for name in slope]).sum()
+
+    return over_processes(grad(along)({name: weight.detach() for name, weight in weights.items()}))
+
+
+def descend(weights: Weights, gradient: Weights, alpha: float) -> Weights:
+    """theta^ = theta - alpha g, as new leaves."""
     moved = torch._foreach_sub(list(weights.values()), torch._foreach_mul([gradient[name] for name in weights], alpha))
-    if detach:
-        moved = tuple(tensor.detach().requires_grad_() for tensor in moved)
-    return dict(zip(weights, moved, strict=True))
+    return {name: tensor.detach().requires_grad_() for name, tensor in zip(weights, moved, strict=True)}
 
 
 def add(first: Weights, second: Weights, factor: float = 1.0) -> Weights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,24 @@ class Classifier(nn.Module):
         """Train through torch.compile: the same numbers from fewer kernels. Hooks into stages go the plain way."""
         self.fused = torch.compile(self.backbone.forward, dynamic=False)
 
+    def plainly(self, work: Callable[..., Weights], *arguments: object) -> Weights:
+        """`work(*arguments)`, during which passes are not compiled one by one and leave running statistics alone.
+
+        For derivatives of derivatives, which a compiled pass does not have: where the classifier is fused, the whole
+        of `work` is compiled instead.
+        """
+        layers = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        tracked = [layer.track_running_stats for layer in layers]
+        fused, self.fused = self.fused, None
+        for layer in layers:
+            layer.track_running_stats = False
+        try:
+            return _compiled(work)(*arguments) if fused else work(*arguments)
+        finally:
+            self.fused = fused
+            for layer, before in zip(layers, tracked, strict=True):
+                layer.track_running_stats = before
+
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
         if self.freeze_batchnorm:
@@ -86,3 +105,8 @@ class Classifier(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+
+@cache
+def _compiled(work: Callable[..., Weights]) -> Callable[..., Weights]:
+    return torch.compile(work, dynamic=False)
