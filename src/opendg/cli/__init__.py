@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opendg.cli import data, demo, evaluate, lists, predict, train
+from opendg.cli import bench, data, demo, evaluate, lists, predict, reproduce, train
 from opendg.errors import OpenDGError
 
 app = typer.Typer(
@@ -23,10 +23,12 @@ app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("demo")(demo.command)
+app.command("reproduce")(reproduce.command)
 app.command("methods")(lists.methods)
 app.command("datasets")(lists.datasets)
 app.command("scores")(lists.scores)
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 
 def _version(asked: bool) -> None:

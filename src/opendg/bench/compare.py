@@ -1,0 +1,145 @@
+"""Paired comparisons of methods, and tables whose columns are divisions of the classes into known and unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations
+from statistics import mean
+
+import numpy as np
+
+from opendg.bench.header import describe
+from opendg.bench.plan import Entry
+from opendg.bench.records import Result
+from opendg.bench.tables import Row, Table, measured_rows, own_score
+from opendg.errors import OpenDGError
+from opendg.seeds import generator
+
+DRAWS = 10_000
+Pair = tuple[str, str]  # an unknown class (or several) and a target
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far `first` is ahead of `second`, in points, with a 95 % interval, and in how many of the pairs it is."""
+
+    first: str
+    second: str
+    metric: str
+    difference: float
+    low: float
+    high: float
+    ahead: int
+    pairs: int
+
+
+def division(result: Result) -> str:
+    """The unknown classes, which name a division of a dataset."""
+    return "+".join(result.record["unknown"])
+
+
+def ratio(result: Result) -> str:
+    """known:unknown classes."""
+    return f"{len(result.record['known'])}:{len(result.record['unknown'])}"
+
+
+class RotatingRow(Row):
+    """A column is an unknown class: its numbers are the targets', those of the average all class x target pairs'."""
+
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
+        pairs = by_pair(self, metric)
+        return [value for (name, _), value in sorted(pairs.items()) if column in (None, name)]
+
+
+class RatioRow(Row):
+    """A column is a division such as 6:1; its numbers are the seeds', each the mean over targets."""
+
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
+        numbers = []
+        for seed in self.seeds():
+            found = [r for r in self.results if r.seed == seed and column in (None, ratio(r))]
+            values = [r.metric(self.score, metric) for r in found]
+            numbers += [mean(v for v in values if v is not None)] if values and None not in values else []
+        return numbers
+
+
+def by_pair(row: Row, metric: str) -> dict[Pair, float]:
+    """(unknown class, target) -> the mean over seeds."""
+    found: dict[Pair, list[float]] = {}
+    for result in row.results:
+        value = result.metric(row.score, metric)
+        if value is not None:
+            found.setdefault((division(result), result.target), []).append(value)
+    return {pair: mean(values) for pair, values in found.items()}
+
+
+def rotating_table(
+    name: str, results: Sequence[Result], title: str, entries: Sequence[Entry], metrics: Sequence[str],
+    scores: Sequence[str] = (), notes: Sequence[str] = (),
+) -> Table:  # fmt: skip
+    """Each class has been the unknown one: a column for each, and their mean."""
+    one_dataset(results)
+    rows = [_as(RotatingRow, row) for row in measured_rows(results, entries, scores, None)]
+    spread = "targets (a column) and over class x target pairs (Avg), seeds averaged first"
+    header, facts = describe(results, metrics, {row.label: row.results for row in rows}, spread)
+    columns = tuple(sorted({division(result) for result in results}))
+    return Table(name, title, (*header, *notes), facts, columns, tuple(metrics), tuple(rows))
+
+
+def ratio_table(
+    name: str, results: Sequence[Result], title: str, entries: Sequence[Entry], metrics: Sequence[str],
+    scores: Sequence[str] = (), notes: Sequence[str] = (),
+) -> Table:  # fmt: skip
+    """Several divisions of the classes: a column for each known:unknown."""
+    one_dataset(results)
+    rows = [_as(RatioRow, row) for row in measured_rows(results, entries, scores, None)]
+    spread = "seeds, each the mean over targets"
+    header, facts = describe(results, metrics, {row.label: row.results for row in rows}, spread)
+    columns = {ratio(result): len(result.record["known"]) for result in results}
+    return Table(
+        name, title, (*header, *notes), facts, tuple(sorted(columns, key=columns.__getitem__)), tuple(metrics),
+        tuple(rows),
+    )  # fmt: skip
+
+
+def comparisons(rows: Sequence[Row], metric: str) -> list[Comparison]:
+    """Every two methods read with the same score, and every two read each with its own."""
+    found = []
+    for first, second in combinations(rows, 2):
+        same = first.score == second.score
+        own = all(row.score == own_score(row.method) for row in (first, second))
+        if first.results[0].row != second.results[0].row and (same or own):
+            one = compare(first, second, metric)
+            found.append(one if one.difference >= 0 else compare(second, first, metric))
+    return sorted(found, key=lambda one: -abs(one.difference))
+
+
+def compare(first: Row, second: Row, metric: str) -> Comparison:
+    """The mean difference over the class x target pairs that both have, with a percentile bootstrap over the pairs.
+
+    Seeds are averaged within a pair first: they repeat a pair and are no further evidence about other classes.
+    """
+    one, other = by_pair(first, metric), by_pair(second, metric)
+    pairs = sorted(one.keys() & other.keys())
+    if len(pairs) < 2:
+        raise OpenDGError(
+            f"{first.label} and {second.label} share {len(pairs)} class x target pair: two or more are needed."
+        )
+    differences = np.array([one[pair] - other[pair] for pair in pairs])
+    draws = generator(0, "comparison").integers(len(pairs), size=(DRAWS, len(pairs)))
+    low, high = np.percentile(differences[draws].mean(axis=1), [2.5, 97.5])
+    ahead = int((differences > 0).sum())
+    return Comparison(
+        first.label, second.label, metric, float(differences.mean()), float(low), float(high), ahead, len(pairs)
+    )
+
+
+def one_dataset(results: Sequence[Result]) -> None:
+    names = sorted({result.record["dataset"] for result in results})
+    if len(names) > 1:
+        raise OpenDGError(f"These records are of {' and '.join(names)}: give a folder with those of one dataset.")
+
+
+def _as(kind: type[Row], row: Row) -> Row:
+    return kind(**{f.name: getattr(row, f.name) for f in fields(row)})

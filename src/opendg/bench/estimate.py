@@ -1,0 +1,109 @@
+"""How long runs take: from runs that were made here, else from the committed benchmark, else by a stated guess."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from opendg.bench.cells import Cell
+from opendg.bench.ledger import Ledger
+from opendg.methods.registry import METHODS
+from opendg.training.job import Job
+
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "results" / "step.json"
+# Milliseconds of an iteration of ERM with 48 images, captured, on one H200; other backbones are taken as the last.
+GUESS = {"convnet": 1.5, "resnet18": 6.3, "resnet50": 16.0}
+AROUND = 30.0  # seconds of a run beside its iterations: start, decoding from the cache, evaluation
+
+
+@dataclass(frozen=True)
+class Estimate:
+    seconds: float
+    source: str
+
+
+class Clock:
+    """Estimates for the runs of one folder."""
+
+    def __init__(self, ledger: Ledger | None = None, benchmark: Path = BENCHMARK) -> None:
+        self.measured = _measured(ledger) if ledger else {}
+        self.rows, self.machine = _benchmark(benchmark)
+
+    def run(self, cell: Cell, job: Job) -> Estimate:
+        """Seconds of a whole run. What was measured here is taken for the same method, dataset and backbone."""
+        if (here := self.of_kind(cell, job.recipe.iterations, -1.0)) >= 0:
+            return Estimate(here, "runs of this folder")
+        milliseconds = self._row(job)
+        source = f"benchmarks/results/step.json ({self.machine})"
+        if milliseconds is None:
+            base = next((ms for name, ms in GUESS.items() if job.backbone.startswith(name)), GUESS["resnet50"])
+            milliseconds = base * _cost(job) * job.recipe.batch / 8
+            source = f"a guess: ERM in {base} ms an iteration of 48 images on one H200, other methods by their cost"
+        return Estimate(AROUND + milliseconds / 1000 * job.recipe.iterations, source)
+
+    def of_kind(self, cell: Cell, iterations: int, otherwise: float) -> float:
+        """Seconds by the finished runs of the same kind in the folder."""
+        found = self.measured.get(_kind(cell))
+        return median(found) * iterations if found else otherwise
+
+    def _row(self, job: Job) -> float | None:
+        """The benchmark's milliseconds for this method, backbone and number of images, else None."""
+        for row in self.rows:
+            said = dict(pair.split("=", 1) for pair in str(row.get("settings", "")).split())
+            same = all(str(job.settings.get(key)) == value for key, value in said.items())
+            alike = row["method"] == job.method and job.backbone.split(".")[0] == row["backbone"].split(".")[0]
+            if alike and same and row["images"] == 6 * job.recipe.batch and row.get("captured", True):
+                return float(row["ms"])
+        return None
+
+
+def _measured(ledger: Ledger) -> dict[tuple[str, ...], list[float]]:
+    """Seconds of an iteration, all in, of the finished attempts by kind of run."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for path in sorted(ledger.folder.glob("*.json")):
+        entry = ledger.read(path.stem)
+        for attempt in entry.attempts:
+            if attempt.get("outcome") == "done" and attempt.get("iterations"):
+                kind = _kind(Cell.from_json(entry.cell))
+                found.setdefault(kind, []).append(attempt["seconds"] / attempt["iterations"])
+    return found
+
+
+def _kind(cell: Cell) -> tuple[str, ...]:
+    settings = json.dumps([cell.settings, cell.recipe.get("batch")], sort_keys=True)
+    return (cell.method, cell.data, str(cell.backbone), settings)
+
+
+def _benchmark(path: Path) -> tuple[list[dict[str, Any]], str]:
+    try:
+        said = json.loads(path.read_text())
+        return list(said["rows"]), str(said.get("machine", "unknown machine"))
+    except (OSError, ValueError, KeyError):
+        return [], ""
+
+
+def _cost(job: Job) -> float:
+    """The factor that a method states of itself: the first number of `1.3x; order 2: 5x`, or that of its order."""
+    said = METHODS[job.method].cost
+    of_order = re.search(rf"order {job.settings.get('order')}: ([\d.]+)x", said)
+    first = of_order or re.match(r"\D*([\d.]+)", said)
+    return float(first[1]) if first else 1.0
+
+
+def total(estimates: Mapping[str, Estimate], at_once: int) -> float:
+    """Seconds for all of them, so many at once; at least as long as the longest."""
+    seconds = [estimate.seconds for estimate in estimates.values()]
+    return max([sum(seconds) / max(1, at_once), *seconds]) if seconds else 0.0
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,182 @@
+"""The figures of the paper from what runs have left behind: records and predictions. Nothing is trained here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendg.bench.compare import ratio
+from opendg.bench.records import Result
+from opendg.bench.tables import Row, Table
+from opendg.errors import OpenDGError
+from opendg.evaluation import figures
+from opendg.evaluation.evaluate import check_manifest, predict_split
+from opendg.evaluation.metrics import confusion, h_curve, oscr, oscr_curve
+from opendg.predictions import Predictions
+from opendg.protocol import manifest
+from opendg.runs.directory import Run
+from opendg.runs.restore import restore
+from opendg.scores.base import Score
+from opendg.scores.registry import make_score
+from opendg.seeds import derive, generator
+from opendg.training.job import Job
+from opendg.training.train import make_fabric
+
+Floats = NDArray[np.float64]
+POINTS = 2000  # of a t-SNE: more are drawn over each other
+STEPS = 101  # thresholds of the H curve
+
+
+def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: str = "auto") -> list[Path]:
+    """H against the threshold for every target: on the target, and on the source domains with their unknown images."""
+    written = []
+    for target in targets(rows):
+        scored = [(row, _both_sides(row, target, root, device)) for row in rows if of_target(row, target)]
+        at = _axis([side for _, sides in scored for side in sides])
+        curves = [{row.label: _mean_h(sides[i::2], at) for row, sides in scored} for i in (0, 1)]
+        written += figures.threshold_figure(at, curves[0], curves[1], out / f"thresholds-{target}")
+    return written
+
+
+Side = tuple[Floats, NDArray[np.bool_], Floats]  # values of known images, which are right, values of unknown ones
+
+
+def _both_sides(row: Row, target: str, root: Path | None, device: str) -> list[Side]:
+    """For each seed the target's side, then the sources'."""
+    score, sides = plain_score(row.score), []
+    for result in of_target(row, target):
+        run, which = Run.open(result.path.parent), result.record["weights"]
+        seen = target_predictions(result)
+        known, unknown = Predictions.load(run.val_file(which)), source_unknown(run, which, root, device)
+        sides.append((_value(score, seen, seen.known), seen.correct[seen.known], _value(score, seen, ~seen.known)))
+        sides.append((_value(score, known), known.correct, _value(score, unknown)))
+    return sides
+
+
+def _axis(sides: Sequence[Side]) -> Floats:
+    """Probabilities from 0 to 1, other scores over their range."""
+    values = np.concatenate([part for known, _, unknown in sides for part in (known, unknown)])
+    low, high = float(values.min()), float(values.max())
+    return np.linspace(0.0, 1.0, STEPS) if low >= 0 and high <= 1 else np.linspace(low, high, STEPS)
+
+
+def _mean_h(sides: Sequence[Side], at: Floats) -> Floats:
+    """Over seeds."""
+    return np.asarray(np.mean([h_curve(*side, at).h for side in sides], axis=0))
+
+
+def source_unknown(run: Run, which: str, root: Path | None, device: str) -> Predictions:
+    """Predictions for unknown classes in the source domains, kept beside the others. Only the threshold figure asks."""
+    path = run.path / f"source-unknown-{which}.npz"
+    if not path.exists():
+        job = Job.from_json(run.config)
+        index, split = job.open_data(root)
+        check_manifest(run, manifest(job.protocol, index, split))
+        place = make_fabric(device).device
+        found = predict_split(run, job, restore(run, which, place), index, split, split.val_unknown, place)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        found.save(unfinished)
+        unfinished.replace(path)
+    return Predictions.load(path)
+
+
+def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
+    """t-SNE of the target's features, a figure for each method and target; of the first seed, 2000 images at most."""
+    from sklearn.manifold import TSNE
+
+    written = []
+    for row, target, result in _first_seeds(rows):
+        seen = target_predictions(result)
+        chosen = generator(0, "t-sne").permutation(len(seen))[:POINTS]
+        near = min(30.0, (len(chosen) - 1) / 3)
+        made = TSNE(init="pca", perplexity=near, random_state=derive(0, "t-sne") % 2**32)
+        points = made.fit_transform(seen.features[chosen])
+        written += figures.embedding_figure(points, seen.known[chosen], out / f"tsne-{target}-{_file(row)}")
+    return written
+
+
+def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
+    """The OSCR curves of all methods, a figure for each target; of the first seed."""
+    written = []
+    for target in targets(rows):
+        curves = {}
+        for row in rows:
+            for result in of_target(row, target)[:1]:
+                seen = target_predictions(result)
+                values = plain_score(row.score)(seen)
+                parts = values[seen.known], seen.correct[seen.known], values[~seen.known]
+                curves[row.label] = (*oscr_curve(*parts), oscr(*parts))
+        written += figures.oscr_figure(curves, out / f"oscr-{target}")
+    return written
+
+
+def draw_confusion(rows: Sequence[Row], out: Path) -> list[Path]:
+    """Answers with "unknown" among them, at the threshold that accepts 95 % of the source validation images."""
+    written = []
+    for row, target, result in _first_seeds(rows):
+        seen, rule = target_predictions(result), result.record["scores"][row.score]["h@source95"]
+        accepted = plain_score(row.score)(seen) >= rule["ranked_threshold"]
+        counts = confusion(seen.label, seen.predicted, accepted, len(result.record["known"]))
+        written += figures.confusion_figure(counts, result.record["known"], out / f"confusion-{target}-{_file(row)}")
+    return written
+
+
+def draw_openness(table: Table, metric: str, out: Path) -> list[Path]:
+    """OSCR against openness, the share of unknown classes, from the records of a table by division."""
+    openness = {}
+    for result in (result for row in table.rows for result in row.results):
+        known, unknown = len(result.record["known"]), len(result.record["unknown"])
+        openness[ratio(result)] = unknown / (known + unknown)
+    columns = sorted(table.columns, key=openness.__getitem__)
+    values = {row.label: [table.value(row, column, metric).mean for column in columns] for row in table.rows}
+    areas = {label: [np.nan if v is None else v / 100 for v in found] for label, found in values.items()}
+    return figures.openness_figure([openness[column] for column in columns], areas, out / "openness")
+
+
+def targets(rows: Sequence[Row]) -> list[str]:
+    return sorted({result.target for row in rows for result in row.results})
+
+
+def of_target(row: Row, target: str) -> list[Result]:
+    """The row's results on a target, by seed."""
+    return sorted((result for result in row.results if result.target == target), key=lambda result: result.seed)
+
+
+def _first_seeds(rows: Sequence[Row]) -> Iterator[tuple[Row, str, Result]]:
+    for target in targets(rows):
+        for row in rows:
+            for result in of_target(row, target)[:1]:
+                yield row, target, result
+
+
+def target_predictions(result: Result) -> Predictions:
+    """What the run said of each target image; it lies beside the record in a run directory."""
+    path = result.path.parent / f"target-{result.record['weights']}.npz"
+    if not path.is_file():
+        raise OpenDGError(
+            f"This figure needs predictions, and {path.name} is not beside {str(result.path)!r}: give the folder of "
+            "runs with --runs or --records, not records alone."
+        )
+    return Predictions.load(path)
+
+
+def plain_score(name: str) -> Score:
+    """A score that needs no fitting: figures have predictions and no source images."""
+    score = make_score(name)
+    if score.fitted:
+        raise OpenDGError(f"The score {name!r} is fitted on source images, which figures do not read: try --score cls.")
+    return score
+
+
+def _value(score: Score, predictions: Predictions, which: NDArray[np.bool_] | None = None) -> Floats:
+    values = score.value(score(predictions))
+    return values if which is None else values[which]
+
+
+def _file(row: Row) -> str:
+    """A row's label as part of a file's name."""
+    return "".join(sign if sign.isalnum() or sign in "-+." else "_" for sign in row.label.lower())

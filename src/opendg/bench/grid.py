@@ -1,0 +1,108 @@
+"""The grid: bring every cell of a plan to its end, whatever happens to single ones."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from opendg.bench.cells import Cell
+from opendg.bench.ledger import Ledger
+from opendg.bench.runners import Died, Runner
+from opendg.bench.work import Order, Outcome, Site
+
+POLL = 1.0  # seconds between looks at runs that other runners hold
+LIVES = 3  # a run whose worker dies so often is given up
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a grid is."""
+
+    total: int
+    done: int
+    failed: int
+    running: dict[str, int]  # by this runner: name -> iterations so far
+    waiting: int
+
+
+Report = Callable[[Progress], None]
+
+
+class Grid:
+    """The cells of a plan, by run name, on their way through a runner."""
+
+    def __init__(self, cells: Mapping[str, Cell], site: Site, runner: Runner, report: Report | None = None) -> None:
+        self.cells, self.site, self.runner, self.report = cells, site, runner, report
+        self.ledger = Ledger(Path(site.runs))
+        self.ended: dict[str, str] = {}
+        self.waiting: deque[str] = deque()
+        self.flying: dict[Future[Outcome], str] = {}
+        self.deaths: Counter[str] = Counter()
+        self.not_before: dict[str, float] = {}
+
+    def run(self, retry_failed: bool = False) -> dict[str, str]:
+        """The end state of every run: done or failed. Finished runs are left alone, failed ones too unless asked."""
+        for name, cell in self.cells.items():
+            state = self.ledger.state(name, cell.scores)
+            if state == "done" or (state == "failed" and not retry_failed):
+                self.ended[name] = state
+            else:
+                self.waiting.append(name)
+        while self.waiting or self.flying:
+            self._launch()
+            finished, _ = wait(self.flying, timeout=POLL, return_when=FIRST_COMPLETED)
+            if not self.flying:
+                time.sleep(POLL)  # all that is left is in other hands
+            for future in finished:
+                self._land(self.flying.pop(future), future)
+            if self.report:
+                self.report(self.progress())
+        return self.ended
+
+    def _launch(self) -> None:
+        """Give the runner what it has room for; runs that others hold are looked at again later."""
+        for _ in range(len(self.waiting)):
+            if len(self.flying) >= self.runner.slots:
+                return
+            name = self.waiting.popleft()
+            if time.monotonic() < self.not_before.get(name, 0.0):
+                self.waiting.append(name)
+                continue
+            state = self.ledger.state(name, self.cells[name].scores)
+            if state == "running":
+                self._defer(name)
+            elif state == "done" or (state == "failed" and name in self.not_before):
+                self.ended[name] = state  # by another runner, meanwhile
+            else:
+                self.flying[self.runner.submit(Order(name, self.cells[name], self.site))] = name
+
+    def _defer(self, name: str) -> None:
+        self.not_before[name] = time.monotonic() + POLL
+        self.waiting.append(name)
+
+    def _land(self, name: str, future: Future[Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except Died as error:
+            self.deaths[name] += 1
+            if self.deaths[name] < LIVES:
+                self.waiting.appendleft(name)
+                return
+            outcome = Outcome("failed", f"Given up after {LIVES} attempts: {error}.")
+            with self.ledger.hold(name) as mine:
+                if mine:
+                    self.ledger.end(name, outcome="failed", error=outcome.error)
+        if outcome.state == "busy":
+            self._defer(name)
+        else:
+            self.ended[name] = outcome.state
+
+    def progress(self) -> Progress:
+        counts = Counter(self.ended.values())
+        begun = [name for name in self.flying.values() if (self.ledger.runs / name).exists()]
+        running = {name: self.ledger.steps(name) for name in begun}
+        return Progress(len(self.cells), counts["done"], counts["failed"], running, len(self.waiting))

@@ -1,0 +1,143 @@
+"""The ledger of a folder of runs: who tried what, when, and what came of it. Several runners may share the folder.
+
+    RUNS/NAME/                  the run directory, as `opendg train` makes it
+    RUNS/ledger/NAME.json       the cell and its attempts; written by the holder of the lock alone
+    RUNS/ledger/NAME.lock       held while a process works on the run
+    RUNS/ledger/plans/PLAN.json what a plan asked for, for `opendg bench status`
+
+The lock is the kernel's (flock): it ends with the process that holds it, however that ends, so that a dead runner
+never blocks a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from opendg.bench.cells import Cell
+from opendg.errors import OpenDGError
+from opendg.runs.files import disk_error, write_json
+
+PATIENCE = 1.0  # seconds: longer than another process needs to see whether a lock is held
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the ledger says of one run."""
+
+    cell: dict[str, Any]
+    attempts: tuple[dict[str, Any], ...]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.attempts[-1] if self.attempts else {}
+
+    @property
+    def error(self) -> str | None:
+        """Of the last attempt, when it failed."""
+        return str(self.last["error"]) if self.last.get("outcome") == "failed" else None
+
+    def has(self, scores: tuple[str, ...]) -> bool:
+        """Whether an attempt ended well and evaluated these scores."""
+        done = [attempt for attempt in self.attempts if attempt.get("outcome") == "done"]
+        return bool(done) and set(scores) <= set(done[-1]["scores"])
+
+
+class Ledger:
+    def __init__(self, runs: Path) -> None:
+        self.runs, self.folder = runs, runs / "ledger"
+
+    def prepare(self) -> None:
+        try:
+            (self.folder / "plans").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, self.folder) from error
+
+    @contextmanager
+    def hold(self, name: str, patience: float = PATIENCE) -> Iterator[bool]:
+        """Hold the run's lock for the block; False where another process has it."""
+        lock = FileLock(self.folder / f"{name}.lock")
+        try:
+            lock.acquire(timeout=patience)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def read(self, name: str) -> Entry:
+        try:
+            said = json.loads((self.folder / f"{name}.json").read_text())
+            return Entry(said["cell"], tuple(said["attempts"]))
+        except FileNotFoundError:
+            return Entry({}, ())
+        except (ValueError, KeyError, TypeError) as error:
+            raise OpenDGError(f"The ledger of {name!r} is damaged ({error}): remove {name}.json from it.") from error
+
+    def begin(self, name: str, cell: Cell) -> None:
+        """A new attempt, by this process. The caller holds the lock."""
+        attempt = {"host": socket.gethostname(), "pid": os.getpid(), "started": now()}
+        self._write(name, cell.to_json(), (*self.read(name).attempts, attempt))
+
+    def end(self, name: str, **facts: Any) -> None:
+        """What came of the attempt that has not ended, if there is one. The caller holds the lock."""
+        entry = self.read(name)
+        before = entry.attempts if "ended" in entry.last else entry.attempts[:-1]
+        open_one = {} if "ended" in entry.last else entry.last
+        self._write(name, entry.cell, (*before, open_one | {"ended": now()} | facts))
+
+    def _write(self, name: str, cell: dict[str, Any], attempts: tuple[dict[str, Any], ...]) -> None:
+        write_json(self.folder / f"{name}.json", {"cell": cell, "attempts": list(attempts)})
+
+    def state(self, name: str, scores: tuple[str, ...] = ()) -> str:
+        """done, running, failed, interrupted (will go on from its checkpoint) or left."""
+        entry = self.read(name)
+        if entry.has(scores) and self.records(name):
+            return "done"
+        with self.hold(name, patience=0) as free:
+            if not free:
+                return "running"
+        if entry.error is not None:
+            return "failed"
+        return "interrupted" if entry.attempts or (self.runs / name).exists() else "left"
+
+    def records(self, name: str) -> list[Path]:
+        """The evaluations of a run."""
+        return sorted((self.runs / name).glob("evaluation-*.json"))
+
+    def steps(self, name: str) -> int:
+        """How far the run's log has come."""
+        try:
+            lines = (self.runs / name / "log.jsonl").read_text().splitlines()
+        except OSError:
+            return 0
+        for line in reversed(lines):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError):
+                continue
+        return 0
+
+    def keep_plan(self, name: str, runs: dict[str, dict[str, Any]]) -> None:
+        """What a plan asks for: by run the cell, its iterations and how many seconds it may take."""
+        write_json(self.folder / "plans" / f"{name}.json", runs)
+
+    def plans(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What `keep_plan` was given, by plan."""
+        paths = sorted((self.folder / "plans").glob("*.json"))
+        return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,209 @@
+"""The Plan: methods x datasets x targets x divisions x seeds x settings, from a TOML file -> cells.
+
+    title = "PACS, six classes known"
+    data = "pacs"                       # or a list
+    targets = ["photo", "sketch"]       # default: every domain in turn
+    seeds = [0, 1, 2]
+    known = 6                           # default: as the catalogue has it; or a list of names, or unknown = [...]
+    divisions = [{ known = 3 }, { unknown = ["person"] }]      # several ways to part known from unknown classes
+    backbone = "resnet18.tv_in1k"
+    scores = ["cls", "bcls", "energy"]  # default: those that need no fitting
+
+    [recipe]                            # what differs from the common recipe, for all methods
+    iterations = 4000
+
+    [[methods]]
+    method = "medic"
+    label = "MEDIC"
+    settings = { order = 1 }
+    vary = { alpha = [0.01, 0.1] }      # every combination is a run
+    recipe = { lr = 2e-4 }
+
+`[show]` says which table or figure is made of it; see `reproduce.py`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from opendg.bench.cells import Cell, absolute, run_name
+from opendg.bench.skeleton import names_of, skeleton
+from opendg.errors import OpenDGError, unknown_name
+from opendg.training.job import Job
+from opendg.training.job import plan as plan_job
+
+Division = dict[str, Any]  # known or unknown, as `opendg train` takes them
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a table: a method, its settings, what it changes in the recipe."""
+
+    method: str
+    label: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    vary: dict[str, list[Any]] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    scores: tuple[str, ...] = ()
+
+    def variants(self) -> Iterator[dict[str, Any]]:
+        """The settings, once for every combination of `vary`."""
+        for values in product(*self.vary.values()):
+            yield self.settings | dict(zip(self.vary, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Show:
+    """What is made of the records."""
+
+    kind: str = "table"  # table, rotating, thresholds, tsne, openness, oscr or confusion
+    published: str = ""
+    metrics: tuple[str, ...] = ("acc", "h@oracle10", "oscr")
+    score: str = "own"  # of figures: one for all methods, or the one that each method is read with
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    data: tuple[str, ...]
+    methods: tuple[Entry, ...]
+    title: str = ""
+    targets: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    known: Any = None
+    unknown: Any = None
+    divisions: tuple[Division, ...] = ()
+    protocol: str = "shared"
+    split_seed: int = 0
+    backbone: str | None = None
+    weights: str | None = None
+    scores: tuple[str, ...] = ()
+    recipe: dict[str, Any] = field(default_factory=dict)
+    show: Show = Show()
+
+    def cells(self, root: Path | None = None) -> list[Cell]:
+        """Every run, in an order that fills a table early: all methods and targets of the first seed first."""
+        cells = []
+        for data in self.data:
+            targets = self._targets(data, root)
+            for seed, division, target, entry in product(self.seeds, self._divisions(), targets, self.methods):
+                cells += [
+                    Cell(
+                        method=entry.method, data=absolute(data), target=target, seed=seed, settings=settings,
+                        recipe={k: v for k, v in (self.recipe | entry.recipe).items() if k != "base"},
+                        base=str((self.recipe | entry.recipe).get("base", "common")),
+                        protocol=self.protocol, split_seed=self.split_seed, backbone=self.backbone,
+                        weights=self.weights and absolute(self.weights), scores=entry.scores or self.scores, **division,
+                    )
+                    for settings in entry.variants()
+                ]  # fmt: skip
+        return cells
+
+    def _divisions(self) -> tuple[Division, ...]:
+        return self.divisions or ({"known": self.known, "unknown": self.unknown},)
+
+    def _targets(self, data: str, root: Path | None) -> list[str]:
+        _, domains, _ = names_of(data, root)
+        for target in self.targets:
+            if len(self.data) == 1 and not set(target.split(",")) <= set(domains):
+                raise unknown_name("domain", target, domains, where=f" in {data}")
+        wanted = [target for target in self.targets if set(target.split(",")) <= set(domains)]
+        if self.targets and not wanted:
+            raise OpenDGError(
+                f"None of the targets {', '.join(self.targets)} is a domain of {data}: it has {', '.join(domains)}."
+            )
+        return wanted or list(domains)
+
+    def override(
+        self, *, seeds: Sequence[int] | None = None, methods: Sequence[str] | None = None, **values: Any
+    ) -> Plan:
+        """The plan with what the command line says; None leaves a thing as it is. `iterations` goes into the recipe."""
+        said = {name: value for name, value in values.items() if value is not None and name != "iterations"}
+        made = replace(self, **said)
+        if seeds:
+            made = replace(made, seeds=tuple(seeds))
+        if methods:
+            chosen = tuple(entry for entry in self.methods if entry.method in methods or entry.label in methods)
+            names = [name for entry in self.methods for name in (entry.method, entry.label)]
+            for name in methods:
+                if name not in names:
+                    raise unknown_name("method", name, sorted(filter(None, set(names))), where=f" in {self.name}")
+            made = replace(made, methods=chosen)
+        if (iterations := values.get("iterations")) is not None:
+            entries = tuple(replace(e, recipe=e.recipe | {"iterations": iterations}) for e in made.methods)
+            made = replace(made, methods=entries, recipe=made.recipe | {"iterations": iterations})
+        return made
+
+
+def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = False) -> dict[str, tuple[Cell, Job]]:
+    """Run name -> cell and job, each checked by `plan` as `opendg train` would. Two equal cells are one run."""
+    placed: dict[str, tuple[Cell, Job]] = {}
+    by_data: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_data.setdefault(cell.data, []).append(cell)
+    for data, group in by_data.items():
+        with skeleton(*names_of(data, root, need_data)) as tree:
+            for cell in group:
+                job, _, _ = plan_job(cell.method, tree, cell.target.split(","), **cell.asked())
+                placed.setdefault(run_name(job), (cell, job))
+    return placed
+
+
+def list_plans() -> list[str]:
+    """Names of the shipped plans."""
+    folder = files("opendg.bench") / "plans"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+
+
+def load_plan(name: str) -> Plan:
+    """A plan by the name of a shipped one or by its file."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise OpenDGError(f"There is no plan file {name!r}: give a TOML file, or one of {', '.join(list_plans())}.")
+        return parse_plan(path.stem, path.read_text())
+    if name not in list_plans():
+        raise unknown_name("plan", name, list_plans())
+    return parse_plan(name, (files("opendg.bench") / "plans" / f"{name}.toml").read_text())
+
+
+def parse_plan(name: str, text: str) -> Plan:
+    """A Plan from TOML; unknown keys are refused with near matches."""
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise OpenDGError(f"The plan {name!r} is not valid TOML: {error}.") from error
+    _check_keys(said, Plan, f" of the plan {name!r}", besides={"name"})
+    missing = [key for key in ("data", "methods") if not said.get(key)]
+    if missing:
+        raise OpenDGError(f"The plan {name!r} does not say {' and '.join(missing)}: a dataset and methods are needed.")
+    for entry in said["methods"]:
+        _check_keys(entry, Entry, f" of a method of the plan {name!r}")
+        if "method" not in entry:
+            raise OpenDGError(f'A [[methods]] entry of the plan {name!r} has no method: add method = "erm", say.')
+    for division in said.get("divisions", []):
+        if not division or not set(division) <= {"known", "unknown"}:
+            raise OpenDGError(f"A division of the plan {name!r} is {division}: give known, unknown or both.")
+    _check_keys(said.get("show", {}), Show, f" of [show] in the plan {name!r}")
+    data = said.pop("data")
+    entries = tuple(Entry(**_tuples(entry, ("scores",))) for entry in said.pop("methods"))
+    show = Show(**_tuples(said.pop("show", {}), ("metrics",)))
+    values = _tuples(said, ("targets", "seeds", "divisions", "scores"))
+    return Plan(name, (data,) if isinstance(data, str) else tuple(data), entries, show=show, **values)
+
+
+def _check_keys(said: dict[str, Any], kind: type, where: str, besides: frozenset[str] | set[str] = frozenset()) -> None:
+    known = {f.name for f in fields(kind)} - besides
+    for key in said:
+        if key not in known:
+            raise unknown_name("key", key, known, where=where)
+
+
+def _tuples(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: tuple(value) if key in names else value for key, value in values.items()}

@@ -1,0 +1,114 @@
+"""Records: the evaluations that runs leave behind, read back and put in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opendg.errors import OpenDGError
+
+NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
+          "weights", "selection", "acc", "scores")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """A record and where it was read: in a run directory the predictions lie beside it."""
+
+    record: dict[str, Any]
+    path: Path
+
+    @property
+    def target(self) -> str:
+        return str(self.record["target"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.record["seed"])
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        """What the same training has in common, whichever of its weights were evaluated."""
+        return (*self.row[:-1], self.record["protocol"], self.target, str(self.seed))
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """What the records of one row of a table share; the weights that were evaluated come last."""
+        record = self.record
+        said = [json.dumps(record[name], sort_keys=True) for name in ("settings", "recipe")]
+        return (record["method"], *said, record["backbone"], record["weights"])
+
+    @property
+    def architecture(self) -> str:
+        return str(self.record["backbone"]).split(".")[0]
+
+    def metric(self, score: str, metric: str) -> float | None:
+        """A metric in percent; None where the run has no such score or the data no such metric."""
+        if metric == "acc":
+            return 100 * float(self.record["acc"])
+        found = self.record["scores"].get(score, {}).get(metric)
+        if isinstance(found, dict):
+            found = found["h"]
+        return None if found is None else 100 * float(found)
+
+
+def load_records(folder: Path) -> list[Result]:
+    """All records under a folder, by path."""
+    if not folder.is_dir():
+        raise OpenDGError(
+            f"There is no folder of records {str(folder)!r}: give one that holds evaluation-*.json files."
+        )
+    found = [result for path in sorted(folder.rglob("*.json")) if (result := _read(path)) is not None]
+    if not found:
+        raise OpenDGError(f"{str(folder)!r} holds no records: files that `opendg evaluate` writes were expected.")
+    return found
+
+
+def read_records(paths: Iterable[Path]) -> list[Result]:
+    """The records in these files."""
+    return [result for path in paths if (result := _read(path)) is not None]
+
+
+def _read(path: Path) -> Result | None:
+    """A record, or None when the JSON is of something else."""
+    if path.name in ("run.json", "manifest.json") or path.parent.name == "checkpoints":
+        return None
+    try:
+        said = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise OpenDGError(f"{str(path)!r} cannot be read as JSON ({error}): remove it, or evaluate the run.") from error
+    if not isinstance(said, dict) or not set(NEEDED) <= set(said):
+        return None
+    return Result(said, path)
+
+
+def take_weights(results: Sequence[Result], which: str | None = None) -> list[Result]:
+    """One record a run: of the averaged weights where it has them, else of the selected ones, unless one is asked for.
+
+    A run that lies in two places counts once.
+    """
+    if which not in (None, "selected", "averaged"):
+        raise OpenDGError(f"There are no weights {which!r} in a run: choose selected or averaged.")
+    kept: dict[tuple[str, ...], Result] = {}
+    for result in results:
+        if which in (None, result.record["weights"]):
+            before = kept.get(result.run)
+            if before is None or result.record["weights"] == "averaged":
+                kept[result.run] = result
+    if not kept:
+        raise OpenDGError(f"No run has {which} weights: leave --take out, or train with --average 0.9995.")
+    return list(kept.values())
+
+
+def one_protocol(results: Sequence[Result]) -> str:
+    """The protocol that all share. Numbers of two protocols never stand in one table."""
+    ids = sorted({result.record["protocol"] for result in results})
+    if len(ids) > 1:
+        raise OpenDGError(
+            f"These records are of {len(ids)} protocols ({', '.join(ids[:3])}{' ...' * (len(ids) > 3)}) and cannot "
+            "stand in one table: give a folder with the records of one."
+        )
+    return str(ids[0])

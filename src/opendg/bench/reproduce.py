@@ -1,0 +1,230 @@
+"""`opendg reproduce`: a table or figure by name -> what is missing is run, then it is made from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from opendg.bench import figures
+from opendg.bench.cells import Cell
+from opendg.bench.compare import Comparison, comparisons, ratio_table, rotating_table
+from opendg.bench.estimate import Clock, Estimate, total
+from opendg.bench.grid import Grid, Report
+from opendg.bench.header import describe
+from opendg.bench.ledger import Ledger
+from opendg.bench.plan import Plan, load_plan, place
+from opendg.bench.published import published
+from opendg.bench.records import Result, read_records, take_weights
+from opendg.bench.render import write_table
+from opendg.bench.runners import Runner
+from opendg.bench.tables import Row, Table, make_table, measured_rows
+from opendg.bench.work import Site
+from opendg.errors import OpenDGError, unknown_name
+from opendg.methods.registry import METHODS
+from opendg.runs.files import write_atomic, write_json
+from opendg.training.job import Job
+
+QUICK = 20  # iterations: to see the shape of a result, not a result
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan would do."""
+
+    states: dict[str, str]  # run -> done, running, failed, interrupted or left
+    estimates: dict[str, Estimate]  # of what is to be run
+    seconds: float
+
+    @property
+    def sources(self) -> list[str]:
+        return sorted({estimate.source for estimate in self.estimates.values()})
+
+
+@dataclass
+class Product:
+    """What was made."""
+
+    tables: list[Table] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    caption: tuple[str, ...] = ()
+    files: list[Path] = field(default_factory=list)
+
+
+def asked_for(
+    name: str, plan: Path | None, few: bool, *, score: str | None = None, **values: Any
+) -> tuple[Plan, list[str]]:
+    """The plan behind a name with what the command line says, and notes for the header.
+
+    `plan` is a file whose methods, settings and recipe stand in for the shipped ones: tuned settings, for one.
+    """
+    shipped = load_plan(name)
+    chosen = shipped if plan is None else replace(load_plan(str(plan)), name=shipped.name, show=shipped.show)
+    chosen, notes = present_methods(chosen.override(**values))
+    if score is not None:
+        chosen = replace(chosen, show=replace(chosen.show, score=score))
+    return (quick(chosen) if few else chosen), notes
+
+
+def about_failures(states: dict[str, str], runs: Path) -> list[str]:
+    """A sentence for the header when runs are missing."""
+    failed = sum(state == "failed" for state in states.values())
+    return [f"{failed} of {len(states)} runs failed and are missing: see `opendg bench status {runs}`."] * (failed > 0)
+
+
+def quick(plan: Plan) -> Plan:
+    """Few iterations and one seed, under a name of its own."""
+    short = plan.override(iterations=QUICK, seeds=plan.seeds[:1])
+    return replace(short, name=f"{plan.name}-quick", title=f"{plan.title} (quick: {QUICK} iterations, not a result)")
+
+
+def present_methods(plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan without methods that this version does not have, and a sentence about those."""
+    absent = sorted({entry.method for entry in plan.methods if entry.method not in METHODS})
+    kept = tuple(entry for entry in plan.methods if entry.method in METHODS)
+    if not kept:
+        raise OpenDGError(f"None of the methods of {plan.name} is in this version: {', '.join(absent)}.")
+    notes = [f"Not in this version and left out: {', '.join(absent)}."] if absent else []
+    return replace(plan, methods=kept), notes
+
+
+def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_failed: bool = False) -> Forecast:
+    """What would run and how long it would take; neither data nor a GPU are needed."""
+    ledger, placed = Ledger(runs), place(plan.cells(root), root)
+    known = ledger.folder.is_dir()
+    states = {name: ledger.state(name, cell.scores) if known else "left" for name, (cell, _) in placed.items()}
+    skipped = ("done",) if retry_failed else ("done", "failed")
+    clock = Clock(ledger if known else None)
+    missing = {name: clock.run(*placed[name]) for name, state in states.items() if state not in skipped}
+    return Forecast(states, missing, total(missing, at_once))
+
+
+def run_plan(
+    plan: Plan, site: Site, runner: Runner, *, retry_failed: bool = False, report: Report | None = None
+) -> dict[str, str]:
+    """Bring every run of the plan to its end; run -> done or failed."""
+    root = Path(site.root) if site.root else None
+    placed = place(plan.cells(root), root, need_data=True)
+    ledger = Ledger(Path(site.runs))
+    ledger.prepare()
+    keep(ledger, plan.name, placed)
+    cells = {name: cell for name, (cell, _) in placed.items()}
+    return Grid(cells, site, runner, report).run(retry_failed)
+
+
+def keep(ledger: Ledger, name: str, placed: dict[str, tuple[Cell, Job]]) -> None:
+    """Let `opendg bench status` know what was asked for."""
+    clock = Clock(ledger)
+    said = {
+        run: {
+            "cell": cell.to_json(), "iterations": job.recipe.iterations, "seconds": clock.run(cell, job).seconds,
+        }
+        for run, (cell, job) in placed.items()
+    }  # fmt: skip
+    ledger.keep_plan(name, said)
+
+
+def results_of(plan: Plan, runs: Path, root: Path | None) -> list[Result]:
+    """The records of the plan's runs that are there."""
+    ledger = Ledger(runs)
+    paths = [path for name in place(plan.cells(root), root) for path in ledger.records(name)]
+    if not paths:
+        raise OpenDGError(f"No run of {plan.name} is finished in {str(runs)!r}: see `opendg bench status {runs}`.")
+    return read_records(paths)
+
+
+def keep_records(results: Sequence[Result], out: Path) -> None:
+    """The raw records beside the table that is made of them, each under the name of its run."""
+    folder = out / "records"
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in results:
+        write_json(folder / f"{result.path.parent.name}-{result.record['weights']}.json", result.record)
+
+
+def produce(
+    plan: Plan, results: Sequence[Result], out: Path, *, take: str | None = None, notes: Sequence[str] = (),
+    root: Path | None = None, device: str = "auto",
+) -> Product:  # fmt: skip
+    """The table or figure of the plan, from records (and, for most figures, predictions) alone."""
+    kinds: dict[str, Callable[..., Product]] = {"table": _table, "rotating": _rotating, "openness": _openness}
+    kind = plan.show.kind
+    if kind not in kinds and kind not in FIGURES:
+        raise unknown_name("kind of [show]", kind, [*kinds, *FIGURES], where=f" in {plan.name}")
+    out.mkdir(parents=True, exist_ok=True)
+    taken = take_weights(results, take)
+    if kind in kinds:
+        return kinds[kind](plan, taken, out, tuple(notes))
+    return _figure(plan, taken, out, tuple(notes), root, device)
+
+
+def _table(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
+    show = plan.show
+    table = make_table(
+        plan.name, results, title=plan.title, entries=plan.methods, metrics=show.metrics, scores=plan.scores,
+        reference=published(show.published) if show.published else None, notes=notes,
+    )  # fmt: skip
+    return Product([table], files=write_table(table, out))
+
+
+def _rotating(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
+    table = rotating_table(
+        plan.name, results, plan.title, plan.methods, plan.show.metrics, plan.scores, notes
+    )  # fmt: skip
+    paired = comparisons(table.rows, "oscr")
+    write_json(out / f"{plan.name}-comparisons.json", [asdict(one) for one in paired])
+    files = [*write_table(table, out, extra=comparison_lines(paired)), out / f"{plan.name}-comparisons.json"]
+    return Product([table], paired, files=files)
+
+
+def comparison_lines(paired: Sequence[Comparison]) -> tuple[str, list[str], list[list[str]]]:
+    """A heading, column names and rows: the paired comparisons in words."""
+    title = (
+        "Paired comparisons in OSCR: mean difference over the class x target pairs (seeds averaged first), "
+        "95 % interval by bootstrap over the pairs"
+    )
+    rows = [
+        [f"{c.first} - {c.second}", f"{c.difference:+.2f}", f"{c.low:+.2f} .. {c.high:+.2f}", f"{c.ahead} of {c.pairs}"]
+        for c in paired
+    ]
+    return title, ["", "difference", "95 % interval", "ahead in"], rows
+
+
+def _openness(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
+    table = ratio_table(plan.name, results, plan.title, plan.methods, plan.show.metrics, plan.scores, notes)
+    drawn = figures.draw_openness(table, "oscr", out)
+    return Product([table], files=[*write_table(table, out), *drawn])
+
+
+FIGURES: dict[str, Callable[[Sequence[Row], Path, Path | None, str], list[Path]]] = {
+    "thresholds": figures.draw_thresholds,
+    "tsne": lambda rows, out, root, device: figures.draw_tsne(rows, out),
+    "oscr": lambda rows, out, root, device: figures.draw_oscr_curves(rows, out),
+    "confusion": lambda rows, out, root, device: figures.draw_confusion(rows, out),
+}
+SAID = {
+    "thresholds": "Solid: the target. Dashed: source validation images and the unknown classes of the source domains. "
+    "Dotted: the best threshold of the sources; the marker shows what it gives on the target. Means over seeds.",
+    "tsne": f"t-SNE (PCA start, perplexity 30) of target features, the first seed, {figures.POINTS} images at most.",
+    "oscr": "OSCR curves of the first seed.",
+    "confusion": "Threshold: the one that accepts 95 % of the source validation images. The first seed.",
+}
+
+
+def _figure(
+    plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
+) -> Product:
+    rows = measured_rows(results, plan.methods, (plan.show.score,), None)
+    header, _ = describe(results, plan.show.metrics, {row.label: row.results for row in rows})
+    drawn = FIGURES[plan.show.kind](rows, out, root, device)
+    caption = (SAID[plan.show.kind], *header, *notes)
+    pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn if path.suffix == ".png")
+    text = f"# {plan.title}\n\n{pictures}\n\n" + "\n".join(f"- {line}" for line in caption) + "\n"
+    page = out / f"{plan.name}.md"
+    write_atomic(page, text.encode())
+    return Product(caption=caption, files=[page, *drawn])
+
+
+def site_of(runs: Path, root: Path | None, **options: Any) -> Site:
+    """Paths as every worker sees them."""
+    return Site(str(runs.resolve()), None if root is None else str(root.resolve()), **options)

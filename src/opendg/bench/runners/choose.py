@@ -1,0 +1,23 @@
+"""The runner that was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opendg.bench.runners import Runner
+from opendg.errors import OpenDGError
+
+
+def make_runner(
+    on: str, runs: Path, *, jobs: int = 1, cpus: int = 1, device: str = "auto", address: str | None = None
+) -> Runner:
+    """`here` or `ray`. `jobs` runs share a GPU (or, here, the CPU); `cpus` is what a run takes of a Ray node."""
+    if on == "here":
+        from opendg.bench.runners.local import LocalRunner
+
+        return LocalRunner(runs, jobs, device)
+    if on == "ray":
+        from opendg.bench.runners.ray import RayRunner
+
+        return RayRunner(address, jobs, cpus, device)
+    raise OpenDGError(f"There is no runner {on!r}: choose here or ray.")

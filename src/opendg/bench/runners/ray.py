@@ -1,0 +1,65 @@
+"""A Ray cluster: runs as tasks with a share of a GPU each, their results in a folder that all nodes see."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from concurrent.futures import Future
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+from opendg.bench.runners import Died
+from opendg.bench.work import Order, Outcome
+from opendg.errors import OpenDGError
+
+
+class RayRunner:
+    """Ray queues what does not fit yet. A task whose worker or node dies is given back as Died and submitted anew:
+    the run goes on from its checkpoint, wherever it lands."""
+
+    slots = sys.maxsize
+
+    def __init__(self, address: str | None = None, jobs: int = 1, cpus: int = 1, device: str = "auto") -> None:
+        try:
+            ray: Any = import_module("ray")
+        except ImportError as error:
+            raise OpenDGError("Ray is not installed: try pip install 'opendg[ray]', or leave --on ray out.") from error
+        self._ray, self._own = ray, not ray.is_initialized()
+        if self._own:
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise OpenDGError(
+                    f"No Ray cluster answers at {address!r}: start one with `ray start --head` and see `ray status`."
+                ) from error
+        has = ray.cluster_resources()
+        gpus = has.get("GPU", 0) if device != "cpu" else 0
+        self._share = 1 / jobs if gpus else 0
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": self._share, "max_retries": 0}
+        self._task = ray.remote(_perform).options(**options)
+        self.told = f"a Ray cluster of {int(has.get('CPU', 0))} CPUs and {int(has.get('GPU', 0))} GPUs"
+
+    def submit(self, order: Order) -> Future[Outcome]:
+        answer: Future[Outcome] = Future()
+
+        def settle(ended: Future[dict[str, Any]]) -> None:
+            error = ended.exception()
+            if error is None:
+                answer.set_result(Outcome(**ended.result()))
+            else:
+                answer.set_exception(Died(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"))
+
+        self._task.remote(order.to_json()).future().add_done_callback(settle)
+        return answer
+
+    def close(self) -> None:
+        if self._own:
+            self._ray.shutdown()
+
+
+def _perform(order: dict[str, Any]) -> dict[str, Any]:
+    """What a worker of the cluster does: the import is there, since the function travels by its name."""
+    from opendg.bench.work import perform
+
+    return asdict(perform(Order.from_json(order)))

@@ -1,0 +1,195 @@
+"""Tables: records of one protocol -> mean and spread over seeds, beside the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+from typing import Any
+
+from opendg.bench.header import describe, differing
+from opendg.bench.plan import Entry
+from opendg.bench.published import Published, PublishedRow
+from opendg.bench.records import Result, one_protocol
+from opendg.methods.registry import METHODS
+
+SCORES = ("cls", "bcls", "energy")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One cell, in percent. `spread` is the standard deviation of the numbers behind it, None for a single one."""
+
+    mean: float | None = None
+    spread: float | None = None
+    count: int = 0
+    published: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.published is None else self.mean - self.published
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    method: str
+    score: str
+    results: tuple[Result, ...] = ()  # of every column and seed
+    published: PublishedRow | None = None
+
+    def seeds(self) -> list[int]:
+        return sorted({result.seed for result in self.results})
+
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
+        """The numbers whose mean and spread are shown: here one a seed. A column is a target.
+
+        For `column` None it is the mean over all targets, of the seeds that have every one.
+        """
+        values = {(r.target, r.seed): r.metric(self.score, metric) for r in self.results}
+        wanted = list(columns) if column is None else [column]
+        by_seed = [[values.get((name, seed)) for name in wanted] for seed in self.seeds()]
+        return [mean(v for v in found if v is not None) for found in by_seed if None not in found]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    header: tuple[str, ...]  # protocol, selection, thresholds, seeds, code: a sentence each
+    facts: dict[str, str]  # the same for machines
+    columns: tuple[str, ...]  # targets
+    metrics: tuple[str, ...]
+    rows: tuple[Row, ...]
+    reference: Published | None = None
+
+    def value(self, row: Row, column: str | None, metric: str) -> Value:
+        """`column` None is the average."""
+        numbers = row.measured(column, metric, self.columns) if row.results else []
+        said = self.reference.value(row.published, column, metric) if self.reference and row.published else None
+        spread = stdev(numbers) if len(numbers) > 1 else None
+        return Value(mean(numbers) if numbers else None, spread, len(numbers), said)
+
+
+def make_table(
+    name: str,
+    results: Sequence[Result],
+    *,
+    title: str = "",
+    entries: Sequence[Entry] = (),
+    reference: Published | None = None,
+    metrics: Sequence[str] = ("acc", "h@oracle10", "oscr"),
+    scores: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Table:
+    """The table of some records. With a published table it has its rows and order, then what else was measured."""
+    one_protocol(results)
+    fits = [result for result in results if reference and fitting(reference, result)]
+    rows = measured_rows(results, entries, scores, reference if fits else None)
+    if fits and reference is not None:
+        rows = in_published_order(rows, reference)
+    elif reference is not None:
+        notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
+    targets = order_targets(results, reference)
+    header, facts = describe(results, metrics, {row.label: row.results for row in rows if row.results})
+    if fits and reference is not None:
+        header += (f"Published: {reference.source}, Table {reference.table}.",)
+        header += tuple(f"Published {row.name}: {row.note}." for row in reference.rows if row.note)
+    return Table(
+        name, title or name, (*header, *notes), facts, targets, tuple(metrics), tuple(rows), reference if fits else None
+    )
+
+
+def fitting(reference: Published, result: Result) -> bool:
+    """Whether a record is of what the published table is of: dataset, architecture, division."""
+    record = result.record
+    division = (len(record["known"]), len(record["unknown"]))
+    return (record["dataset"], result.architecture, *division) == (
+        reference.dataset, reference.backbone, reference.known, reference.unknown,
+    )  # fmt: skip
+
+
+def measured_rows(
+    results: Sequence[Result], entries: Sequence[Entry], scores: Sequence[str], reference: Published | None
+) -> list[Row]:
+    """A row for each kind of run and each score that it is to be read with."""
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in sorted(results, key=lambda r: (entry_number(r, entries), r.target, r.seed)):
+        groups.setdefault(result.row, []).append(result)
+    rows = []
+    for group in groups.values():
+        record, entry = group[0].record, entry_of(group[0], entries)
+        wanted = (entry.scores if entry else ()) or scores or (*SCORES, own_score(record["method"]))
+        named = [own_score(record["method"]) if score == "own" else score for score in wanted]
+        for score in (score for score in dict.fromkeys(named) if score in record["scores"]):
+            found = published_row(reference, record, score) if reference else None
+            label = found.name if found else f"{entry.label if entry and entry.label else title_of(record)}-{score}"
+            rows.append(Row(label, record["method"], score, tuple(group), found))
+    return distinct(rows)
+
+
+def published_row(reference: Published, record: Mapping[str, Any], score: str) -> PublishedRow | None:
+    """The row of the paper that this is a measurement of; the one that asks for most settings, where several fit.
+
+    A setting that the method does not have is taken as off.
+    """
+    own = own_score(record["method"])
+    fits = [
+        row
+        for row in reference.rows
+        if row.method == record["method"]
+        and (own if row.score == "own" else row.score) == score
+        and all(record["settings"].get(key, False) == value for key, value in row.settings.items())
+    ]
+    return max(fits, key=lambda row: len(row.settings), default=None)
+
+
+def entry_of(result: Result, entries: Sequence[Entry]) -> Entry | None:
+    """The entry of the plan that a record belongs to: of those whose settings it has, the one with most."""
+    number = entry_number(result, entries)
+    return entries[number] if number < len(entries) else None
+
+
+def entry_number(result: Result, entries: Sequence[Entry]) -> int:
+    settings, best, most = result.record["settings"], len(entries), -1
+    for number, entry in enumerate(entries):
+        if entry.method == result.record["method"]:
+            agree = [variant for variant in entry.variants() if variant.items() <= settings.items()]
+            if agree and len(agree[0]) > most:
+                best, most = number, len(agree[0])
+    return best
+
+
+def in_published_order(rows: list[Row], reference: Published) -> list[Row]:
+    """The paper's rows in their order, those not measured with the published numbers alone; then the others."""
+    ordered = []
+    for published in reference.rows:
+        found = [row for row in rows if row.published is published]
+        ordered += found or [Row(published.name, published.method, published.score, (), published)]
+    return ordered + [row for row in rows if row.published is None]
+
+
+def order_targets(results: Sequence[Result], reference: Published | None) -> tuple[str, ...]:
+    present = sorted({result.target for result in results})
+    if reference and set(present) <= set(reference.targets):
+        return reference.targets
+    return tuple(present)
+
+
+def distinct(rows: list[Row]) -> list[Row]:
+    """Two rows of one name get the settings in which they differ."""
+    named = []
+    for row in rows:
+        twins = [other.results[0] for other in rows if other.label == row.label and other is not row]
+        suffix = differing(row.results[0], twins) if twins else ""
+        named.append(replace(row, label=f"{row.label} ({suffix})") if suffix else row)
+    return named
+
+
+def own_score(method: str) -> str:
+    return METHODS[method].score if method in METHODS else "cls"
+
+
+def title_of(record: Mapping[str, Any]) -> str:
+    method = str(record["method"])
+    return METHODS[method].title if method in METHODS else method

@@ -1,0 +1,119 @@
+"""The work on one cell: train it or go on with it, then evaluate it. Runs in a process of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from opendg.bench.cells import Cell, run_name
+from opendg.bench.ledger import Ledger
+from opendg.errors import OpenDGError
+from opendg.evaluation.evaluate import PLAIN, evaluate
+from opendg.predictions import Predictions
+from opendg.runs.directory import Run
+from opendg.scores.registry import make_score
+from opendg.training.job import Job
+from opendg.training.train import resume, train
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where runs are made: paths as every worker sees them."""
+
+    runs: str
+    root: str | None = None
+    device: str = "auto"
+    checkpoint_every: int = 500
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """A cell to be worked on."""
+
+    name: str
+    cell: Cell
+    site: Site
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "cell": self.cell.to_json(), "site": asdict(self.site)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Order:
+        return cls(values["name"], Cell.from_json(values["cell"]), Site(**values["site"]))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: str  # done, failed, or busy: another process holds the run
+    error: str | None = None
+
+
+def perform(order: Order) -> Outcome:
+    """Bring one run to its end. An error is written into the ledger and given back, never raised."""
+    ledger, cell = Ledger(Path(order.site.runs)), order.cell
+    with ledger.hold(order.name) as mine:
+        if not mine:
+            return Outcome("busy")
+        if ledger.read(order.name).has(cell.scores) and ledger.records(order.name):
+            return Outcome("done")
+        ledger.begin(order.name, cell)
+        start, done = time.monotonic(), ledger.steps(order.name)
+        try:
+            run = make(order)
+        except Exception as error:
+            sentence = str(error) if isinstance(error, OpenDGError) else f"{type(error).__name__}: {error}"
+            ledger.end(order.name, outcome="failed", error=sentence, traceback=traceback.format_exc())
+            return Outcome("failed", sentence)
+        facts = {"seconds": round(time.monotonic() - start, 1), "iterations": ledger.steps(order.name) - done}
+        scores = [*PLAIN, "own", *cell.scores]
+        ledger.end(order.name, outcome="done", scores=scores, machine=run.config.get("machine"), **facts)
+        return Outcome("done")
+
+
+def make(order: Order) -> Run:
+    """The finished and evaluated run."""
+    path, cell, site = Path(order.site.runs) / order.name, order.cell, order.site
+    root = Path(site.root) if site.root else None
+    with said_as(cell.command()):
+        if not path.exists():
+            run = train(
+                cell.method, cell.data, cell.target, out=path, device=site.device, root=root,
+                checkpoint_every=site.checkpoint_every, compile=site.compile, **cell.asked(),
+            )  # fmt: skip
+        elif (run := Run.open(path)).finished is False:
+            run = resume(path, device=site.device)
+    if run_name(Job.from_json(run.config)) != order.name:
+        raise OpenDGError(
+            f"What was trained is not what {order.name!r} stands for: the dataset has other domains or classes than "
+            "when the plan was made, or the folder was written by another version; use another folder of runs."
+        )
+    for which in ("selected", "averaged"):
+        if run.weight_file(which).exists():
+            evaluate(path, scores=readable(run, which, cell.scores), weights=which, root=root, device=site.device)
+    return run
+
+
+def readable(run: Run, which: str, asked: tuple[str, ...]) -> list[str]:
+    """The plain scores, the method's own and those asked for, as far as the heads of the run allow."""
+    own = Job.from_json(run.config).make_method().score
+    names = dict.fromkeys([*PLAIN, own, *(name for name in asked if name != "own")])
+    has_ova = Predictions.load(run.val_file(which)).ova is not None
+    return [name for name in names if has_ova or "ova" not in make_score(name).needs]
+
+
+@contextmanager
+def said_as(command: str) -> Iterator[None]:
+    """Runs keep the command that made them: here the one that would make them alone, not that of a worker."""
+    kept, sys.argv = sys.argv, shlex.split(command)
+    try:
+        yield
+    finally:
+        sys.argv = kept

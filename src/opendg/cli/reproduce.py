@@ -1,0 +1,91 @@
+"""opendg reproduce: a table or figure of the paper by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opendg.cli import bench
+from opendg.cli.bench import RUNS, Bar, numbers, ready, show_forecast, words
+from opendg.cli.show import say, table
+
+if TYPE_CHECKING:
+    from opendg.bench.reproduce import Product
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="A table or figure (see `opendg bench plans`) or a TOML plan.")],
+    root: bench.Root = None, weights: bench.Weights = None, seeds: bench.Seeds = None, methods: bench.Methods = None,
+    targets: bench.Targets = None, backbone: bench.Backbone = None, iterations: bench.Iterations = None,
+    runs: bench.Runs = RUNS,
+    out: Annotated[Path | None, typer.Option(help="Where table and records go; default: reproduced/NAME.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Methods, settings and recipe of this TOML plan, shown as table NAME.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Make it from the records in this folder; nothing is trained.")
+    ] = None,
+    take: Annotated[
+        str | None, typer.Option(help="Weights: selected or averaged; default: averaged where a run has them.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="Of figures: one score for all; default: each its own.")] = None,
+    note: Annotated[str | None, typer.Option(help="A sentence for the header, e.g. about the data.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
+    dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
+    cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500, compile: bench.Compile = False,
+    retry_failed: bench.Retry = False, json_: bench.Json = False,
+) -> None:  # fmt: skip
+    """Run what is missing of a table or figure of the paper, then show it beside the published numbers.
+
+    Writes Markdown, LaTeX, CSV and the raw records, or PNG and SVG.
+
+    Example: opendg reproduce pacs-resnet18 --root data --seeds 0,1,2
+    """
+    from opendg.bench import reproduce
+    from opendg.bench.records import load_records
+
+    asked, notes = reproduce.asked_for(
+        name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
+        backbone=backbone, iterations=iterations, score=score,
+    )  # fmt: skip
+    notes += [note] if note else []
+    folder = out or Path("reproduced") / asked.name
+    if dry_run:
+        show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)
+        return
+    if records is not None:
+        results = load_records(records)
+    else:
+        site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
+        with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner, Bar(json_) as bar:
+            bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
+            states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
+        notes += reproduce.about_failures(states, runs)
+        results = reproduce.results_of(asked, runs, root)
+        reproduce.keep_records(results, folder)
+    made = reproduce.produce(asked, results, folder, take=take, notes=notes, root=root, device=device)
+    show(made, json_)
+
+
+def show(made: Product, as_json: bool) -> None:
+    """Tables and captions on stdout, and where the files are."""
+    from opendg.bench.header import NAMES
+    from opendg.bench.render import block, columns, heading
+    from opendg.bench.reproduce import comparison_lines
+
+    if as_json:
+        say({"files": [str(path) for path in made.files]}, "", True)
+        return
+    for one in made.tables:
+        typer.echo("\n".join([one.title, *one.header]) + "\n")
+        for metric in one.metrics:
+            rows = [[label, *cells] for label, cells in block(one, metric)]
+            table(NAMES.get(metric, metric), ["", *(heading(column) for column in columns(one))], rows)
+    if made.comparisons:
+        title, names, rows = comparison_lines(made.comparisons)
+        table(title, names, rows)
+    if made.caption:
+        typer.echo("\n".join(made.caption) + "\n")
+    typer.echo("Written: " + ", ".join(str(path) for path in made.files))
