@@ -20,6 +20,7 @@ from opendg.methods.medic import MEDIC, MLDG, Classwise
 from opendg.methods.medicpp import MEDICpp
 from opendg.methods.metareg import MetaReg
 from opendg.methods.mmd import MMD
+from opendg.methods.mvdg import MVDG
 from opendg.methods.openmax import OpenMax
 from opendg.methods.selfreg import SelfReg
 from opendg.methods.swad import SWAD
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
         Classwise,
         MEDICpp,
         Arith,
+        MVDG,
         DAML,
         ARPL,
         CORAL,
