@@ -86,9 +86,12 @@ class MEDIC(Method):
         """S1 (two domains, or the only other one) and S2 (the held-out one); all on both sides without the split."""
         if not self.config.domain_split:
             return tuple(range(count)), tuple(range(count))
-        held = step % count if self.config.domain_order == "cycle" else int(random.integers(count))
+        held = self._held_out(count, step, random)
         others = [domain for domain in random.permutation(count).tolist() if domain != held]
         return tuple(others[:2]), (held,)
+
+    def _held_out(self, count: int, step: int, random: np.random.Generator) -> int:
+        return step % count if self.config.domain_order == "cycle" else int(random.integers(count))
 
     def _classes(self, count: int, random: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if not self.config.class_split:

@@ -49,7 +49,6 @@ class MEDICpp(MEDIC):
     idea = "Match gradients over all domain x class tasks in several small first-order steps."
     cost = "1.1x; it sees 9 B images"
     authors: ClassVar[Authors | None] = Authors(recipe={"lr": 2e-4, "batch": 16, "iterations": 6000})
-    compiles = True
 
     @dataclass(frozen=True)
     class Config:

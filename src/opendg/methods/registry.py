@@ -14,6 +14,7 @@ from opendg.methods.base import Method
 from opendg.methods.coral import CORAL
 from opendg.methods.daml import DAML
 from opendg.methods.dann import DANN
+from opendg.methods.ebil_hads import EBiLHaDS
 from opendg.methods.erm import ERM
 from opendg.methods.irm import IRM
 from opendg.methods.medic import MEDIC, MLDG, Classwise
@@ -34,6 +35,7 @@ METHODS: dict[str, type[Method]] = {
         Classwise,
         MEDICpp,
         Arith,
+        EBiLHaDS,
         MVDG,
         DAML,
         ARPL,
