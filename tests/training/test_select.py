@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import opendg
+from opendg.errors import OpenDGError
+from opendg.predictions import Predictions
+from opendg.training.recipe import Recipe
+from opendg.training.select import Selection
+from tests.tiny import quick
+from tests.training.parts import advance, make_parts
+
+
+def selection(iterations: int = 100, **options: object) -> Selection:
+    return Selection(Recipe(iterations=iterations, select="source-accuracy", **options))  # type: ignore[arg-type]
+
+
+def offer(chosen: Selection, accuracies: dict[int, float]) -> Selection:
+    for step, accuracy in accuracies.items():
+        chosen.offer(step, accuracy, {"w": torch.tensor(float(step))})
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "kept"),
+    [({60: 0.5, 80: 0.7, 100: 0.6}, 80), ({60: 0.7, 80: 0.7, 100: 0.6}, 80), ({60: 0.0, 80: 0.0}, 80)],
+)
+def test_the_best_is_kept_and_of_equals_the_latest(accuracies: dict[int, float], kept: int) -> None:
+    chosen = offer(selection(), accuracies)
+    assert (chosen.step, float(chosen.kept["w"])) == (kept, kept)
+
+
+def test_what_is_kept_does_not_move_with_the_weights() -> None:
+    weights, chosen = {"w": torch.zeros(2)}, selection()
+    chosen.offer(60, 0.5, weights)
+    weights["w"] += 1
+    assert chosen.kept["w"].tolist() == [0, 0]
+
+
+@given(iterations=st.integers(1, 5000), after=st.floats(0, 1))
+def test_looks_come_late_and_the_last_iterate_is_always_looked_at(iterations: int, after: float) -> None:
+    chosen = selection(iterations, select_after=after)
+    due = [step for step in range(1, iterations + 1) if chosen.due(step)]
+    assert due[-1] == iterations
+    assert due[0] >= after * iterations
+    assert len(due) <= 81
+
+
+def test_last_never_looks() -> None:
+    assert not any(Selection(Recipe(iterations=50)).due(step) for step in range(1, 51))
+
+
+@pytest.mark.parametrize("after", [-0.1, 1.5, float("nan")])
+def test_a_fraction_is_a_fraction(after: float) -> None:
+    with pytest.raises(OpenDGError, match="--select-after .* between 0 and 1"):
+        Recipe(select_after=after)
+
+
+def test_a_resumed_selection_remembers() -> None:
+    tensors, facts = offer(selection(), {60: 0.5, 80: 0.7}).save()
+    again = selection()
+    again.load(tensors, facts)
+    assert offer(again, {90: 0.6}).step == 80
+    assert offer(again, {100: 0.7}).step == 100
+
+
+def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> None:
+    asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5)
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
+    looks = {entry["step"]: entry["val"]["accuracy"] for entry in run.read_log() if "val" in entry}
+    assert list(looks) == list(range(10, 21))
+    best = max(step for step, accuracy in looks.items() if accuracy == max(looks.values()))
+    expected = advance(make_parts(tree, "erm", **asked), best).finished_weights()
+    selected = run.load_weights("selected")
+    assert all(torch.equal(selected[name], tensor) for name, tensor in expected.items())
+    assert np.mean(Predictions.load(run.val_file("selected")).correct) == looks[best]
