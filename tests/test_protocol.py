@@ -156,7 +156,7 @@ def test_daml_sources_show_their_own_classes_only() -> None:
 
 @pytest.mark.parametrize("kind", ["shared", "daml"])
 def test_json_brings_back_the_protocol(kind: str) -> None:
-    protocol = make_protocol(INDEX, ["sketch"], known=6, kind=kind, split_seed=3)
+    protocol = make_protocol(INDEX, ["sketch"], kind=kind, split_seed=3)
     assert Protocol.from_json(json.loads(json.dumps(protocol.to_json()))) == protocol
 
 

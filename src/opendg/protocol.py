@@ -53,8 +53,9 @@ class Protocol:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Protocol:
-        tuples = {name: tuple(values[name]) for name in ("sources", "targets", "known", "unknown", "tested")}
-        return cls(**(values | tuples | {"taught": tuple(tuple(classes) for classes in values["taught"])}))
+        lists = ("sources", "targets", "known", "unknown", "tested")
+        tuples: dict[str, Any] = {name: tuple(map(str, values[name])) for name in lists}
+        return cls(**(values | tuples | {"taught": tuple(tuple(map(str, classes)) for classes in values["taught"])}))
 
     def apply(self, index: Index) -> Split:
         """The rows of the Index that train, validate and test."""
@@ -104,6 +105,8 @@ def make_protocol(
     if not chosen:
         raise OpenDGError("Every domain is a target and none is left to train on: leave at least two as sources.")
     if kind == "daml":
+        if known is not None or unknown is not None:
+            raise OpenDGError("DAML's protocol chooses its classes itself: leave --known and --unknown out.")
         return _daml(index, chosen, tuple(targets), split_seed)
     known_classes, unknown_classes = _classes(index, known, unknown)
     return Protocol(

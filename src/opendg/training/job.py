@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,12 @@ from opendg.methods.base import Authors, Method
 from opendg.methods.registry import METHODS, make_method, settings
 from opendg.protocol import Protocol, Split, make_protocol
 from opendg.training.recipe import Recipe, default_recipe
+
+# What the fields of a run.json must be, by their annotation.
+KINDS: dict[Any, Any] = {
+    "str": str, "str | None": str | None, "int": int, "float": int | float, "dict[str, Any]": dict,
+    "Protocol": dict, "Recipe": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,9 @@ class Job:
     def from_json(cls, values: dict[str, Any]) -> Job:
         """From a run.json; a stranger's values are looked up and checked like those of the command line."""
         try:
-            known = {name: values[name] for name in cls.__dataclass_fields__}
-            parts = {"protocol": Protocol.from_json(values["protocol"]), "recipe": Recipe(**values["recipe"])}
+            known = _checked(cls, values)
+            _checked(Recipe, known["recipe"])
+            parts = {"protocol": Protocol.from_json(known["protocol"]), "recipe": Recipe(**known["recipe"])}
             return cls(**(known | parts))
         except (KeyError, TypeError) as error:
             raise OpenDGError(f"The run.json is damaged ({error}): train the run anew.") from error
@@ -47,9 +54,31 @@ class Job:
     def make_method(self) -> Method:
         return make_method(self.method, self.settings)
 
-    def open_data(self, root: Path | None = None) -> tuple[Index, Split]:
-        index = catalog.open_dataset(self.data, root or (Path(self.root) if self.root else None))
+    def open_data(self, root: str | Path | None = None) -> tuple[Index, Split]:
+        """The data of the job, which lie in `root` if they have moved."""
+        data = self.data if root is None or _is_name(self.data) else str(root)
+        where = root or self.root
+        index = catalog.open_dataset(data, None if where is None else Path(where))
         return index, self.protocol.apply(index)
+
+
+def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Those values that are fields of a dataclass, each of the kind that it wants."""
+    found = [field for field in fields(kind) if field.name in values]
+    for field in found:
+        if not isinstance(values[field.name], KINDS[field.type]):
+            raise TypeError(f"{field.name} is {values[field.name]!r}")
+    return {field.name: values[field.name] for field in found}
+
+
+def _is_name(data: str) -> bool:
+    """Whether the data are a dataset of the catalogue, and no folder of the user's."""
+    return any(catalog.plain(name) == catalog.plain(data) for name in catalog.names())
+
+
+def _absolute(path: str | Path) -> str:
+    """A path that also holds where the run is opened from another folder."""
+    return str(Path(path).expanduser().absolute())
 
 
 def plan(
@@ -57,7 +86,7 @@ def plan(
     data: str,
     targets: Sequence[str],
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     sources: Sequence[str] | None = None,
     known: int | Sequence[str] | None = None,
     unknown: Sequence[str] | None = None,
@@ -74,9 +103,9 @@ def plan(
     """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset."""
     authors = authors_of(method, recipe)
     made = make_method(method, authors.settings | (chosen or {}))
-    index = catalog.open_dataset(data, root)
+    index = catalog.open_dataset(data, None if root is None else Path(root))
     entry = catalog.DATASETS.get(index.dataset)
-    if known is None and unknown is None and entry is not None:
+    if known is None and unknown is None and entry is not None and protocol == "shared":
         known = entry.known
     rule = make_protocol(
         index, targets, known=known, unknown=unknown, sources=sources, kind=protocol, split_seed=split_seed
@@ -90,12 +119,14 @@ def plan(
         raise OpenDGError(f"There is no --on-bad-image {on_bad_image!r}: choose error or skip.")
     name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
     start = weights or ("none" if name == "convnet" else "imagenet")
+    start = start if start in ("imagenet", "none") else _absolute(start)
     kind = entry.input if entry else "photo"
     said = {"augment": kind} | authors.recipe | {name: value for name, value in asked.items() if value is not None}
     common = default_recipe(start != "none", **said)
     job = Job(
-        method=method, settings=settings(made), data=data, root=None if root is None else str(root), protocol=rule,
-        backbone=name, weights=start, recipe=common, seed=seed, on_bad_image=on_bad_image,
+        method=method, settings=settings(made), data=data if _is_name(data) else _absolute(data),
+        root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start, recipe=common,
+        seed=seed, on_bad_image=on_bad_image,
     )  # fmt: skip
     return job, index, rule.apply(index)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from opendg.errors import OpenDGError
+from opendg.data.augment import AUGMENTATIONS
+from opendg.errors import OpenDGError, unknown_name
+from opendg.training.optim import OPTIMIZERS, SCHEDULES
 
 SELECTIONS = {
     "last": "the last iterate",
@@ -30,17 +34,27 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.batch < 1:
             raise OpenDGError(f"--iterations {self.iterations} and --batch {self.batch} must both be 1 or more.")
-        if not self.lr > 0 or self.weight_decay < 0:
+        if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
             raise OpenDGError(f"--lr {self.lr} must be above 0 and --weight-decay {self.weight_decay} not below.")
         if not 0 <= self.average < 1:
             raise OpenDGError(f"--average {self.average} is out of range: give a decay such as 0.9995, or 0 for none.")
         if self.select not in SELECTIONS:
             raise OpenDGError(f"There is no selection rule {self.select!r}: choose {' or '.join(SELECTIONS)}.")
+        if not 0 <= self.select_after <= 1:
+            raise OpenDGError(f"--select-after {self.select_after} is out of range: give a share between 0 and 1.")
         if self.precision not in ("auto", "bf16", "fp32"):
             raise OpenDGError(f"There is no precision {self.precision!r}: choose auto, bf16 or fp32.")
+        _check("optimiser", self.optimizer, OPTIMIZERS)
+        _check("schedule", self.schedule, SCHEDULES)
+        _check("augmentation", self.augment, AUGMENTATIONS)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _check(what: str, name: str, choices: Collection[str]) -> None:
+    if name not in choices:
+        raise unknown_name(what, name, choices)
 
 
 def default_recipe(pretrained: bool, **asked: Any) -> Recipe:
