@@ -113,6 +113,7 @@ def write(name: str, rows: list[dict[str, Any]], device: str) -> None:
     for line in [dict(zip(columns, columns, strict=True)), *rows]:
         print("  ".join(str(line.get(column, "")).ljust(width) for column, width in zip(columns, widths, strict=True)))
     facts = origin(torch.device(device)) | {"cpu": platform.processor() or platform.machine()}
+    facts["command"] = f"python benchmarks/{facts['command'].split(' --out')[0]}"
     target = Path(sys.argv[sys.argv.index("--out") + 1]) if "--out" in sys.argv else RESULTS / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(facts | {"rows": rows}, indent=2) + "\n")
