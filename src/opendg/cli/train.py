@@ -66,9 +66,12 @@ def command(
     seeds: Annotated[
         Text, typer.Option(help="A run for each seed, e.g. 0,1,2 (with --each-target or --target).")
     ] = None,
-    lanes: Annotated[int, typer.Option(help="How many of several runs train at once on the GPU.")] = 3,
+    lanes: Annotated[int, typer.Option(help="How many of several runs train at once on the GPU.")] = 2,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each run when it is finished.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 500,
+    track: Annotated[
+        str, typer.Option(help="Curves to tensorboard, wandb, mlflow or none; auto: tensorboard where installed.")
+    ] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")
     ] = None,
@@ -99,6 +102,7 @@ def command(
             "select": select, "select_after": select_after, "augment": augment, "precision": precision,
             "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "devices": devices,
             "capture": capture, "compile": compile_, "checkpoint_every": checkpoint_every,
+            "track": track,
         }  # fmt: skip
         done = _evaluator(device) if evaluate else None
         if each_target or seeds:

@@ -86,6 +86,10 @@ class Loop:
         torch.backends.cudnn.benchmark = True
         self.run = first
 
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, without asking the device."""
+        return self.recipe.lr * float(self.schedule(torch.tensor(step / self.recipe.iterations, dtype=torch.float64)))
+
     def losses(self, iterations: int) -> dict[str, float]:
         """Means over the last iterations. This is where the host waits for the device."""
         means = {name: float(total) / iterations for name, total in self.sums.items()}

@@ -29,6 +29,7 @@ from opendg.training.loop import Loop
 from opendg.training.origin import origin
 from opendg.training.select import Selection
 from opendg.training.survey import SourceSurvey, available
+from opendg.training.track import Tracker, check_tracker
 
 Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
 LOG_EVERY = 50
@@ -48,9 +49,10 @@ def train(
 def start(
     method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
     devices: int = 1, checkpoint_every: int = 500, capture: bool = True, compile: bool = False,
-    report: Report | None = None, **asked: Any,
+    track: str = "auto", report: Report | None = None, **asked: Any,
 ) -> tuple[Run, Iterator[int]]:  # fmt: skip
     """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
+    check_tracker(track)
     targets = target.split(",") if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     fabric = make_fabric(device, devices)
@@ -60,9 +62,9 @@ def start(
         "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
         "classes": list(job.protocol.known),
     }  # fmt: skip
-    facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile} | origin(fabric.device)
+    facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile, "track": track}
     make = Run.create if fabric.is_global_zero else Run.shadow
-    run = make(path, job.to_json() | facts, manifest(job.protocol, index, split) | shown)
+    run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report))
 
 
@@ -112,26 +114,29 @@ def iterate(
     if begin == 0 and loop.method.interval:
         loop.method.every(survey, classifier, loop.state)
     loop.method.recall(loop.state)
-    for step in range(begin, job.recipe.iterations):
-        loop.feed.prepare(step)
-        loop.run()
-        done = step + 1
-        if done % LOG_EVERY == 0 or done == job.recipe.iterations:
-            losses = summed(fabric, loop.losses(done - step // LOG_EVERY * LOG_EVERY))
-            run.log({"step": done, "losses": losses})
-            if report:
-                report(done, job.recipe.iterations, losses)
-        if loop.method.interval and done % loop.method.interval == 0:
-            loop.method.every(survey, classifier, loop.state)
-            loop.method.recall(loop.state)
-        if selection.due(done):
-            selection.offer(done, float(survey.val().correct.mean()), loop.finished_weights())
-        if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
-            tensors, facts = selection.save()
-            run.checkpoint(done, loop.save() | tensors, facts)
-        yield done
-    loop.feed.close()
-    finish(run, loop, selection, survey)
+    with Tracker(run, run.config.get("track", "none") if fabric.is_global_zero else "none", begin) as tracker:
+        for step in range(begin, job.recipe.iterations):
+            loop.feed.prepare(step)
+            loop.run()
+            done = step + 1
+            if done % LOG_EVERY == 0 or done == job.recipe.iterations:
+                losses = summed(fabric, loop.losses(done - step // LOG_EVERY * LOG_EVERY))
+                tracker.log({"step": done, "losses": losses, "lr": loop.rate(step)})
+                if report:
+                    report(done, job.recipe.iterations, losses)
+            if loop.method.interval and done % loop.method.interval == 0:
+                loop.method.every(survey, classifier, loop.state)
+                loop.method.recall(loop.state)
+            if selection.due(done):
+                accuracy = float(survey.val().correct.mean())
+                tracker.log({"step": done, "val": {"accuracy": accuracy}})
+                selection.offer(done, accuracy, loop.finished_weights())
+            if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
+                tensors, facts = selection.save()
+                run.checkpoint(done, loop.save() | tensors, facts)
+            yield done
+        loop.feed.close()
+        tracker.show({"finished/accuracy": finish(run, loop, selection, survey)}, job.recipe.iterations)
     fabric.barrier()
 
 
@@ -155,8 +160,11 @@ def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
     return checkpoint.step
 
 
-def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> None:
-    """Write the finished weights, each with its outputs on the source validation images. `weights` comes last."""
+def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> float:
+    """Write the finished weights, each with its outputs on the source validation images. `weights` comes last.
+
+    The accuracy of the selected ones on these images.
+    """
     loop.method.finish(survey, loop.classifier, loop.state)
     selected = {name: tensor.detach().clone() for name, tensor in (selection.kept or loop.finished_weights()).items()}
     if loop.averaged:
@@ -164,8 +172,10 @@ def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> 
         loop.classifier.load_state_dict(averaged)
         run.save_weights("averaged", averaged, survey.val())
     loop.classifier.load_state_dict(selected)
-    run.save_weights("selected", selected, survey.val())
+    val = survey.val()
+    run.save_weights("selected", selected, val)
     run.finish()
+    return float(val.correct.mean())
 
 
 def make_fabric(device: str, devices: int = 1) -> Fabric:

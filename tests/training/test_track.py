@@ -1,0 +1,240 @@
+"""Trackers, each with its real package, offline: what they get, how they go on after a kill, what they cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opendg
+from opendg.runs.directory import Run
+from opendg.training import track
+from opendg.training.train import resume
+from tests.tiny import quick
+
+Curves = dict[str, dict[int, float]]  # name -> step -> value
+
+# Killed right after it has logged step 100; the checkpoint it goes on from is that of step 60.
+KILLED = """
+import json, os, signal, sys
+import opendg
+
+def report(step, total, losses):
+    if step == 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+opendg.train("erm", sys.argv[1], out=sys.argv[2], report=report, **json.loads(sys.argv[3]))
+"""
+
+
+def from_tensorboard(run: Run) -> Curves:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    curves: Curves = {}
+    for name in events.Tags()["scalars"]:
+        points = events.Scalars(name)
+        curves[name] = {point.step: point.value for point in points}
+        assert len(points) == len(curves[name]), "no step twice"
+    return curves
+
+
+def from_mlflow(run: Run) -> Curves:
+    client = pytest.importorskip("mlflow.tracking").MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("opendg").experiment_id])
+    assert found.info.run_name == run.path.name
+    assert found.info.status == "FINISHED"
+    assert found.data.params["recipe/iterations"] == str(run.config["recipe"]["iterations"])
+    curves: Curves = {}
+    for name in found.data.metrics:
+        points = client.get_metric_history(found.info.run_id, name)
+        curves[name] = {point.step: point.value for point in points}
+        assert len(points) == len(curves[name]), "no step twice"
+    return curves
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """The records of a .wandb file: LevelDB's log format, blocks of 32 KiB, after 7 bytes of its own."""
+    data, place, part = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        part += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield part
+            part = b""
+
+
+def from_wandb(run: Run) -> Curves:
+    """Of all sessions together, as `wandb sync` would put them."""
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    curves: Curves = {}
+    ids = set()
+    for file in sorted(run.path.glob("wandb/offline-run-*/*.wandb")):
+        for data in records(file):
+            record = proto.Record.FromString(data)
+            if record.HasField("run"):
+                ids.add((record.run.run_id, record.run.project, record.run.display_name))
+            if record.HasField("history"):
+                items = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+                for name, value in items.items():
+                    if not name.startswith("_"):
+                        curves.setdefault(name, {})[record.history.step.num] = value
+    assert ids == {(track.identity(run), "opendg", run.path.name)}
+    return curves
+
+
+READERS: dict[str, Callable[[Run], Curves]] = {
+    "tensorboard": from_tensorboard,
+    "wandb": from_wandb,
+    "mlflow": from_mlflow,
+}
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer ones ask for it
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def log_of(run: Run) -> Curves:
+    curves: Curves = {}
+    for entry in run.read_log():
+        for name, value in track.flat(entry).items():
+            curves.setdefault(name, {})[entry["step"]] = value
+    return curves
+
+
+@pytest.mark.filterwarnings("ignore:.*filesystem.*:FutureWarning")
+@pytest.mark.parametrize("name", READERS)
+def test_a_killed_run_goes_on_in_the_same_curves(name: str, tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    asked = quick(iterations=120, checkpoint_every=60, lr=1e-3, track=name, select="source-accuracy")
+    path = tmp_path / "killed"
+    program = [sys.executable, "-c", KILLED, str(tree), str(path), json.dumps(asked)]
+    assert subprocess.run(program, capture_output=True, timeout=120).returncode == -9
+    run = resume(path, device="cpu")
+    logged, curves = log_of(run), READERS[name](run)
+    assert sorted(curves) == ["finished/accuracy", "losses/ce", "lr", "val/accuracy"]
+    assert sorted(curves["losses/ce"]) == [50, 100, 120]
+    for curve in ("losses/ce", "lr", "val/accuracy"):
+        assert curves[curve] == pytest.approx(logged[curve], rel=1e-6)
+    assert curves["lr"][50] == pytest.approx(1e-3)
+    assert curves["lr"][120] == pytest.approx(1e-4)  # the step schedule has come down
+    assert sorted(curves["val/accuracy"])[0] == 72  # selection starts at 60 % of the run
+
+
+def test_tensorboard_is_the_default_where_it_is_installed(tree: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick())
+    assert sorted(from_tensorboard(run)) == ["finished/accuracy", "losses/ce", "lr"]
+    assert run.config["track"] == "auto"
+
+
+def train_without(hidden: str, tree: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`opendg train` where some packages cannot be found."""
+    program = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *more: None if name in {hidden.split()} else find(name, *more)\n"
+        "from opendg.cli import main\nmain()"
+    )
+    common = ["--unknown", "ring", "--target", "wood", "--backbone", "convnet", "--iterations", "2", "--batch", "2"]
+    asked = ["train", "erm", "--data", str(tree), "--device", "cpu", "--out", str(out), *common, *options]
+    return subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=120)
+
+
+def test_without_tensorboard_a_run_has_its_log_alone(tree: Path, tmp_path: Path) -> None:
+    done = train_without("tensorboard tensorboardX", tree, tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert Run.open(tmp_path / "run").read_log()
+    assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_tracker_that_is_not_installed_is_refused_in_a_sentence(name: str, tree: Path, tmp_path: Path) -> None:
+    done = train_without("tensorboard tensorboardX wandb mlflow", tree, tmp_path / "run", "--track", name)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: --track {name} needs the package {name}, which is not installed: try")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_tracker_is_refused_with_near_matches(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(opendg.OpenDGError, match="no tracker 'wanbd': did you mean 'wandb'"):
+        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="wanbd"))
+
+
+def test_none_leaves_no_trace(tree: Path, tmp_path: Path) -> None:
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="none"))
+    assert not (run.path / "tensorboard").exists()
+    assert [entry["step"] for entry in run.read_log()] == [6]
+
+
+@pytest.mark.filterwarnings("ignore:.*filesystem.*:FutureWarning")
+def test_a_tracker_that_cannot_be_opened_is_an_error_in_a_sentence(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file" / "below").as_uri())
+    with pytest.raises(opendg.OpenDGError, match=r"mlflow could not be opened \(.*\): see to it, or use --track none"):
+        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="mlflow"))
+    assert not (tmp_path / "run").exists()
+
+
+class Broken(track._OwnLogger):
+    """A logger whose server goes away after the first numbers."""
+
+    calls = 0
+
+    def send(self, metrics: dict[str, float], step: int) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            raise ConnectionError("the server is gone")
+
+
+def test_a_tracker_that_fails_does_not_end_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "make_logger", lambda name, run, begin: Broken(run))
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=150, track="tensorboard"))
+    assert run.finished
+    log = run.read_log()
+    assert [entry["step"] for entry in log if "losses" in entry] == [50, 100, 150]
+    assert [entry for entry in log if "warning" in entry] == [
+        {"step": 100, "warning": "Broken failed and is left out from here on: the server is gone"}
+    ]
+
+
+def test_the_rate_that_is_logged_is_the_rate_that_was_used(tree: Path) -> None:
+    import torch
+
+    from tests.training.parts import make_parts
+
+    loop = make_parts(tree, "erm", iterations=10, schedule="cosine")
+    used: list[float] = []
+    apply = loop.optimizer.apply
+
+    def listen(gradients: dict[str, torch.Tensor], lr: torch.Tensor) -> None:
+        used.append(float(lr))
+        apply(gradients, lr)
+
+    loop.optimizer.apply = listen  # type: ignore[method-assign]
+    for step in range(4):
+        loop.feed.prepare(step)
+        loop.run()
+    assert used == pytest.approx([loop.rate(step) for step in range(4)], rel=1e-6)
+    assert used[0] > used[3]
+
+
+def test_names_are_flat() -> None:
+    entry: dict[str, Any] = {"step": 5, "losses": {"ce": 1.0, "ova": 2.0}, "val": {"accuracy": 0.5}}
+    assert track.flat(entry) == {"step": 5, "losses/ce": 1.0, "losses/ova": 2.0, "val/accuracy": 0.5}
