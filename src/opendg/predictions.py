@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from torch import Tensor
 from opendg.data.augment import prepare
 from opendg.data.index import Index
 from opendg.data.store import Store
+from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     from opendg.models.classifier import Classifier
@@ -57,20 +61,31 @@ class Predictions:
         taken: dict[str, Any] = {name: None if array is None else array[rows] for name, array in values.items()}
         return Predictions(**taken, extra=None if extra is None else {k: v[rows] for k, v in extra.items()})
 
-    def save(self, path: Path) -> None:
-        """As .npz without pickles."""
+    def pack(self) -> bytes:
+        """As the bytes of an .npz file without pickles."""
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
         arrays = {name: array for name, array in arrays.items() if array is not None}
         arrays |= {f"extra.{name}": array for name, array in (self.extra or {}).items()}
-        with path.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+        file = BytesIO()
+        np.savez_compressed(file, **arrays)
+        return file.getvalue()
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(self.pack())
 
     @classmethod
     def load(cls, path: Path) -> Predictions:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in file.files}
-        extra = {name.removeprefix("extra."): arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
-        return cls(**({"ova": None} | arrays), extra=extra or None)
+        """From a file of `pack`'s bytes, perhaps a stranger's: nothing in it is ever unpickled."""
+        try:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays: dict[str, Any] = {name: file[name] for name in file.files}
+            named = [name for name in arrays if name.startswith("extra.")]
+            extra = {name.removeprefix("extra."): arrays.pop(name) for name in named}
+            return cls(**({"ova": None} | arrays), extra=extra or None)
+        except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
+            raise OpenDGError(
+                f"The predictions in {str(path)!r} cannot be read ({error}): train or evaluate the run again."
+            ) from error
 
 
 @torch.no_grad()

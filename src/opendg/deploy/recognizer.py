@@ -56,7 +56,7 @@ class Recognizer:
         self.device = make_fabric(device).device
         self.classifier = restore(run, which, self.device)
         self.classes: tuple[str, ...] = tuple(run.manifest["classes"])
-        self.size: tuple[int, int] = (int(run.manifest["image_size"][0]), int(run.manifest["image_size"][1]))
+        self.size = run.image_size
         val = Predictions.load(run.val_file(which))
         self.score = make_score(score or _default_score(run, val))
         if self.score.fitted:

@@ -16,7 +16,7 @@ from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions, predict_rows
 from opendg.protocol import Rows, Split, manifest
 from opendg.runs.directory import Run
-from opendg.runs.files import write_json
+from opendg.runs.files import write_atomic, write_json
 from opendg.runs.restore import choose_weights, restore
 from opendg.scores.base import Head
 from opendg.scores.registry import SCORES, make_score, select_scores, usable_scores
@@ -29,7 +29,7 @@ PLAIN = ("cls", "bcls", "energy", "max-logit")
 
 def evaluate(
     path: str | Path, *, scores: str | list[str] | None = None, weights: str | None = None,
-    root: Path | None = None, device: str = "auto",
+    root: str | Path | None = None, device: str = "auto",
 ) -> dict[str, Any]:  # fmt: skip
     """The Record of a run: what was run, with which code, and its metrics for each score.
 
@@ -38,16 +38,17 @@ def evaluate(
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
+    chosen = select_scores(scores) if scores else None
     job = Job.from_json(run.config)
     index, split = job.open_data(root)
     check_manifest(run, manifest(job.protocol, index, split))
     place = make_fabric(device).device
     classifier = restore(run, which, place)
     target = predict_split(run, job, classifier, index, split, split.test, place)
-    target.save(run.target_file(which))
+    write_atomic(run.target_file(which), target.pack())
     val = Predictions.load(run.val_file(which))
     head = linear_head(classifier)
-    names = select_scores(scores) if scores else [name for name in usable_scores(target, head) if name in PLAIN]
+    names = chosen or [name for name in usable_scores(target, head) if name in PLAIN]
     source = None
     if any(SCORES[name].fitted for name in names):
         source = predict_split(run, job, classifier, index, split, split.train, place)
@@ -71,8 +72,7 @@ def predict_split(
     run: Run, job: Job, classifier: Classifier, index: Index, split: Split, rows: Rows, device: torch.device
 ) -> Predictions:
     """Predictions for rows of the data, prepared as in training."""
-    size = tuple(run.manifest["image_size"])
-    store = Store.open(index, rows, on_bad_image=job.on_bad_image, size=(size[0], size[1]))
+    store = Store.open(index, rows, on_bad_image=job.on_bad_image, size=run.image_size)
     return predict_rows(classifier, store, index, split.labels, rows[np.isin(rows, store.rows)], device)
 
 

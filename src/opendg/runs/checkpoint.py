@@ -1,7 +1,7 @@
 """Checkpoints: a safetensors file with every tensor of a run, and a JSON file that says it is whole.
 
-The JSON is written last and holds the SHA-256 of the tensors: a checkpoint without it, or with another hash, is torn
-and is passed over for the one before. Nothing is ever unpickled.
+The JSON is written last and holds the SHA-256 of the tensors and the identity of the run: a checkpoint without it, with
+another hash (torn) or of another run (foreign) is passed over for the one before. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -33,40 +34,43 @@ def pack(tensors: dict[str, Tensor]) -> bytes:
     return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
 
 
-def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any] | None = None) -> None:
-    """Write one checkpoint; the older ones but one go, once it is safe."""
+def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], owner: str) -> None:
+    """Write one checkpoint of the run `owner`; the older ones but one go, once it is safe."""
     folder.mkdir(exist_ok=True)
     data = pack(tensors)
     name = f"step-{step:08d}"
     write_atomic(folder / f"{name}.safetensors", data)
     digest = hashlib.sha256(data).hexdigest()
-    write_json(folder / f"{name}.json", {"step": step, "sha256": digest, "facts": facts or {}})
+    write_json(folder / f"{name}.json", {"step": step, "sha256": digest, "run": owner, "facts": facts})
     for old in sorted(folder.glob("step-*.json"))[:-KEEP]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """One checkpoint by its JSON file; an error says what is wrong with it."""
+def load_checkpoint(path: Path, owner: str | None = None) -> Checkpoint:
+    """One checkpoint by its JSON file, of the run `owner` where that is said; an error tells what is wrong with it."""
     try:
         said = json.loads(path.read_text())
         data = path.with_suffix(".safetensors").read_bytes()
-        step, digest, facts = int(said["step"]), str(said["sha256"]), dict(said["facts"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OpenDGError(
-            f"The checkpoint {path.stem!r} cannot be read ({error}): an older one will be used."
-        ) from error
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise OpenDGError(f"The checkpoint {path.stem!r} is torn (its hash differs): an older one will be used.")
-    return Checkpoint(step, load(data), facts)
+        if owner not in (None, said["run"]):
+            raise _refusal(path, "is of another run")
+        if hashlib.sha256(data).hexdigest() != said["sha256"]:
+            raise _refusal(path, "is torn (its hash differs)")
+        return Checkpoint(int(said["step"]), load(data), dict(said["facts"]))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _refusal(path, f"cannot be read ({error})") from error
 
 
-def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, if any, and a sentence for each torn one passed over."""
+def _refusal(path: Path, what: str) -> OpenDGError:
+    return OpenDGError(f"The checkpoint {path.stem!r} {what}: the one before it will be used.")
+
+
+def latest_checkpoint(folder: Path, owner: str | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of the run, if any, and a sentence for each one passed over."""
     refused: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
-            return load_checkpoint(path), refused
+            return load_checkpoint(path, owner), refused
         except OpenDGError as error:
             refused.append(str(error))
     return None, refused

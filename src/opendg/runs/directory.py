@@ -12,6 +12,7 @@ target-*.npz, evaluation-*.json    written by `opendg evaluate`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -24,10 +25,11 @@ from torch import Tensor
 
 from opendg.errors import OpenDGError
 from opendg.predictions import Predictions
-from opendg.runs.checkpoint import pack, save_checkpoint
+from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
 
 FORMAT = "opendg-run-1"
+MANIFEST = {"protocol": dict, "images": dict, "files": dict, "classes": list, "backbone": str, "input": dict}
 
 
 class Run:
@@ -73,7 +75,25 @@ class Run:
             raise OpenDGError(
                 f"{str(path)!r} is not a run of this version of OpenDG: its run.json should say {FORMAT!r}."
             )
+        if bad := [name for name, kind in MANIFEST.items() if not isinstance(manifest.get(name), kind)]:
+            raise OpenDGError(f"The manifest of {str(path)!r} is damaged ({bad[0]} is amiss): train it anew.")
         return cls(path, config, manifest)
+
+    @property
+    def identity(self) -> str:
+        """The hash of run.json: its checkpoints carry it."""
+        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(H, W) of the images that the network was trained on."""
+        try:
+            height, width = map(int, self.manifest["image_size"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OpenDGError(
+                f"The manifest of {str(self.path)!r} is damaged (image_size is amiss): train it anew."
+            ) from error
+        return height, width
 
     @property
     def finished(self) -> bool:
@@ -88,7 +108,7 @@ class Run:
 
     def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None:
         """Finished weights, and what they say of the source validation images (thresholds are set on that)."""
-        val.save(self.val_file(which))
+        write_atomic(self.val_file(which), val.pack())
         write_atomic(self.weight_file(which), pack(tensors))
 
     def val_file(self, which: str) -> Path:
@@ -114,11 +134,22 @@ class Run:
             ) from error
 
     def checkpoint(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        save_checkpoint(self.checkpoints, step, tensors, facts)
+        save_checkpoint(self.checkpoints, step, tensors, facts, self.identity)
+
+    def latest_checkpoint(self) -> Checkpoint | None:
+        """The newest whole checkpoint, if any. The log forgets what came after, and names those passed over."""
+        found, refused = latest_checkpoint(self.checkpoints, self.identity)
+        step = 0 if found is None else found.step
+        self.rewind_log(step)
+        for sentence in refused:
+            self.log({"step": step, "warning": sentence})
+        return found
 
     def finish(self) -> None:
-        """Checkpoints are only needed to resume."""
+        """Checkpoints, and what a kill has left half written, are only needed to resume."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for left in self.path.glob(".*.tmp"):
+            left.unlink(missing_ok=True)
 
     def log(self, entry: dict[str, Any]) -> None:
         try:

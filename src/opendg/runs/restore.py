@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from opendg.errors import OpenDGError
-from opendg.methods.registry import make_method
 from opendg.models.backbones import Input, build_backbone
 from opendg.models.classifier import Classifier
 from opendg.runs.directory import Run
+from opendg.training.job import Job
 
 
 def choose_weights(run: Run, asked: str | None = None) -> str:
@@ -24,18 +24,16 @@ def choose_weights(run: Run, asked: str | None = None) -> str:
 
 def restore(run: Run, which: str, device: torch.device) -> Classifier:
     """The classifier of a finished run, ready to predict. Its input (size, mean, std) is what it was trained with."""
-    tensors = run.load_weights(which)
+    job, tensors = Job.from_json(run.config), run.load_weights(which)
     try:
         backbone = build_backbone(run.manifest["backbone"], "none")
         backbone.input = Input.from_json(run.manifest["input"])
         classes, sources = run.manifest["classes"], run.manifest["protocol"]["sources"]
-        classifier = make_method(run.config["method"], run.config["settings"]).build(
-            backbone, len(classes), len(sources)
-        )
+        classifier = job.make_method().build(backbone, len(classes), len(sources))
         classifier.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError) as error:
         raise OpenDGError(
             f"The weights of {str(run.path)!r} do not fit its run.json ({type(error).__name__}): train it anew."
         ) from error
-    classifier.place(device, str(run.config["recipe"]["precision"]))
+    classifier.place(device, job.recipe.precision)
     return classifier.eval()

@@ -20,7 +20,6 @@ from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
 from opendg.protocol import Split, manifest
-from opendg.runs.checkpoint import latest_checkpoint
 from opendg.runs.directory import Run
 from opendg.seeds import derive
 from opendg.training.feed import Feed
@@ -53,7 +52,9 @@ def start(
 ) -> tuple[Run, Iterator[int]]:  # fmt: skip
     """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
     check_tracker(track)
-    targets = target.split(",") if isinstance(target, str) else target
+    if checkpoint_every < 1:
+        raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
+    targets = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     fabric = make_fabric(device, devices)
     classifier = make_classifier(job, job.weights)
@@ -149,12 +150,9 @@ def summed(fabric: Fabric, losses: dict[str, float]) -> dict[str, float]:
 
 def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
     """The step to start from: that of the newest whole checkpoint, whose tensors are loaded, or 0."""
-    checkpoint, refused = latest_checkpoint(run.checkpoints)
-    for sentence in refused:
-        run.log({"step": checkpoint.step if checkpoint else 0, "warning": sentence})
+    checkpoint = run.latest_checkpoint()
     if checkpoint is None:
         return 0
-    run.rewind_log(checkpoint.step)
     loop.resume(checkpoint)
     selection.load(checkpoint.tensors, checkpoint.facts)
     return checkpoint.step
