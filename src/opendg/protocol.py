@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -59,7 +59,13 @@ class Protocol:
 
     def apply(self, index: Index) -> Split:
         """The rows of the Index that train, validate and test."""
-        return _split(self, index)
+        split = _split(self, index)
+        self.check(index, split)
+        return split
+
+    def check(self, index: Index, split: Split) -> None:
+        """Refuse a split with a gap that nothing can be trained or tested on."""
+        _refuse_gaps(self, index, split)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,10 @@ class Split:
     @property
     def test(self) -> Rows:
         return np.concatenate([self.test_known, self.test_unknown])
+
+    def within(self, rows: Rows) -> Split:
+        """The same, but training and validating on no other rows than these."""
+        return replace(self, train=self.train[np.isin(self.train, rows)], val=self.val[np.isin(self.val, rows)])
 
 
 def make_protocol(
@@ -185,7 +195,7 @@ def _split(protocol: Protocol, index: Index) -> Split:
 
     source = np.concatenate([rows(d, c) for d, c in zip(protocol.sources, protocol.taught, strict=True)])
     part = _parts(index, source, protocol.split_seed)
-    split = Split(
+    return Split(
         train=source[part == TRAIN],
         val=source[part == VAL],
         val_unknown=np.concatenate([rows(domain, protocol.unknown) for domain in protocol.sources]),
@@ -193,8 +203,6 @@ def _split(protocol: Protocol, index: Index) -> Split:
         test_unknown=np.concatenate([rows(domain, protocol.unknown) for domain in protocol.targets]),
         labels=labels,
     )
-    _refuse_gaps(protocol, index, split)
-    return split
 
 
 def _parts(index: Index, rows: Rows, seed: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ class SourceSurvey:
     ) -> None:
         self.classifier, self.store, self.index, self.pool, self.device = classifier, store, index, pool, device
         self.labels = split.labels
-        self.rows = {"train": available(split.train, store), "val": available(split.val, store)}
+        self.rows = {"train": split.train, "val": split.val}
 
     def train(self) -> Predictions:
         return self._predict("train")
@@ -50,8 +50,3 @@ class SourceSurvey:
 
     def _predict(self, part: str) -> Predictions:
         return predict_rows(self.classifier, self.store, self.index, self.labels, self.rows[part], self.device)
-
-
-def available(rows: NDArray[np.int64], store: Store) -> NDArray[np.int64]:
-    """The rows that are not broken images."""
-    return rows[np.isin(rows, store.rows)]

@@ -27,7 +27,7 @@ from opendg.training.job import Job, plan
 from opendg.training.loop import Loop
 from opendg.training.origin import origin
 from opendg.training.select import Selection
-from opendg.training.survey import SourceSurvey, available
+from opendg.training.survey import SourceSurvey
 from opendg.training.track import Tracker, check_tracker
 
 Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
@@ -105,6 +105,8 @@ def iterate(
     """Train `job` into `run`, one iteration at a time."""
     classifier.place(fabric.device, job.recipe.precision)
     store = Store.open(index, np.concatenate([split.train, split.val]), on_bad_image=job.on_bad_image)
+    split = split.within(store.rows)
+    job.protocol.check(index, split)  # once more: broken images may have left a gap
     loop = make_loop(job, classifier, index, split, store, fabric)
     selection = Selection(job.recipe)
     begin = pick_up(run, loop, selection)
@@ -202,7 +204,7 @@ def make_classifier(job: Job, weights: str) -> Classifier:
 
 def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, store: Store, fabric: Fabric) -> Loop:
     method, augment = job.make_method(), augmentation(job.recipe.augment)
-    rows = available(split.train, store)
+    rows = split.train
     order = {index.domains.index(name): number for number, name in enumerate(job.protocol.sources)}
     domains = np.array([order[number] for number in index.domain[rows]], dtype=np.int64)
     labels = split.labels[rows]
