@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,17 +24,13 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture(scope="session")
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Decoded images of this session's tests."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def own_surroundings(session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test sees the data of the one who runs it, or writes into their cache."""
-    monkeypatch.setenv("OPENDG_CACHE", str(session_cache))
-    monkeypatch.delenv("OPENDG_DATA", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENDG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("OPENDG_DATA", raising=False)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,4 +46,13 @@ def write_tree(root: Path, domains: Sequence[str] = DOMAINS, classes: Sequence[s
 def quick(**more: Any) -> dict[str, Any]:
     """Arguments of `opendg.train` for a run of a second: `wood` is the target, `ring` the unknown class."""
     common = {"target": "wood", "unknown": ["ring"], "backbone": "convnet", "augment": "digits", "device": "cpu"}
-    return common | {"iterations": 6, "batch": 2} | more
+    return common | {"iterations": 6, "batch": 2, "track": "none"} | more
+
+
+def flags(**more: Any) -> list[str]:
+    """The same for `opendg train`."""
+    words: list[str] = []
+    for name, value in quick(**more).items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, list) else str(value)]
+    return words

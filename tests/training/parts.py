@@ -20,7 +20,7 @@ from tests.tiny import quick
 def make_parts(tree: Path, method: str = "medic", **asked: Any) -> Loop:
     """A Loop as `opendg.train` would make it; its feed, classifier and recipe hang on it."""
     asked = quick(**asked)
-    target, device = asked.pop("target"), asked.pop("device")
+    target, device, _ = asked.pop("target"), asked.pop("device"), asked.pop("track")
     job, index, split = plan(method, str(tree), [target], **asked)
     store = Store.open(index, np.concatenate([split.train, split.val]), progress=False)
     fabric = make_fabric(device)

@@ -1,0 +1,193 @@
+"""Training from top to bottom: what is opened, what is logged, what is left behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import opendg
+from opendg.data.tree import scan
+from opendg.errors import OpenDGError
+from opendg.predictions import Predictions
+from opendg.protocol import make_protocol
+from opendg.training.train import fits
+from tests.tiny import quick, write_tree
+
+LISTENING: list[list[str]] = []
+
+
+def listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if LISTENING and event == "open" and isinstance(arguments[0], (str, Path)):
+        LISTENING[-1].append(str(arguments[0]))
+
+
+@contextmanager
+def opened_files() -> Iterator[list[str]]:
+    """The files that this process opens meanwhile. (A hook cannot be taken back, so there is one for all.)"""
+    if not hasattr(sys, "_opendg_listens"):
+        sys.addaudithook(listen)
+        sys._opendg_listens = True  # type: ignore[attr-defined]
+    LISTENING.append([])
+    try:
+        yield LISTENING[-1]
+    finally:
+        LISTENING.pop()
+
+
+@pytest.mark.parametrize("method", ["medic", "erm"])
+def test_the_target_is_never_loaded(tmp_path: Path, method: str) -> None:
+    """Its images are all broken, none of its files is opened, and training succeeds; evaluation then fails."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    target = sorted((tree / "wood").rglob("*.png"))
+    for path in target:
+        path.write_bytes(b"no image")
+    asked = quick(select="source-accuracy", select_after=0.0, average=0.9, checkpoint_every=2)
+    with opened_files() as opened:
+        run = opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
+    assert run.finished
+    assert not {str(path) for path in target} & set(opened)
+    assert {str(path) for path in (tree / "ink").rglob("*.png")} <= set(opened)
+    keys = Predictions.load(run.val_file("selected")).keys
+    assert {key.split("/")[0] for key in keys} == {"chalk", "ink", "neon"}
+    assert {key.split("/")[1] for key in keys} == {"bar", "cross", "dot"}
+    with pytest.raises(OpenDGError, match="wood/bar/000.png is broken"):
+        opendg.evaluate(run.path, device="cpu")
+
+
+def test_unknown_classes_of_the_sources_are_not_trained_on(tmp_path: Path) -> None:
+    """The run is the same to the last bit whatever the unknown images of the source domains show."""
+    trees = [write_tree(tmp_path / name / "signs", each=6) for name in "ab"]
+    for path in (trees[1] / "ink" / "ring").iterdir():
+        path.write_bytes((trees[1] / "neon" / "dot" / path.name).read_bytes())
+    runs = [opendg.train("medic", data=str(tree), out=tree.parent / "run", **quick()) for tree in trees]
+    first, second = (run.load_weights("selected") for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_log_holds_means_and_the_last_step(tree: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int, dict[str, float]]] = []
+    asked = quick(iterations=60, report=lambda *values: seen.append(values))
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
+    log = [entry for entry in run.read_log() if "losses" in entry]
+    assert [entry["step"] for entry in log] == [50, 60]
+    assert [(step, losses) for step, _, losses in seen] == [(entry["step"], entry["losses"]) for entry in log]
+
+
+def test_a_diverging_run_says_so_and_leaves_nothing(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="The loss 'ce' is no longer finite at step 6: try a smaller --lr"):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(lr=1e20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> None:
+    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+    assert opendg.resume(tmp_path / "run", device="cpu").finished
+
+
+def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> None:
+    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    tree = write_tree(tmp_path / "signs", each=6)
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
+    extra = tree / "ink" / "bar" / "extra.png"
+    extra.write_bytes((tree / "ink" / "bar" / "000.png").read_bytes())
+    with pytest.raises(OpenDGError, match="are not those that .* was started with: put them back"):
+        opendg.resume(tmp_path / "run", device="cpu")
+    extra.unlink()
+    opendg.resume(tmp_path / "run", device="cpu")
+    with pytest.raises(OpenDGError, match="is finished: evaluate it with `opendg evaluate"):
+        opendg.resume(tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [
+        ("medic", {"batch": 1}),
+        ("medic", {"sources": ["ink", "neon"]}),
+        ("medic", {"target": "wood,neon"}),
+        ("medic", {"unknown": [], "known": ["bar", "dot"]}),
+        ("medic", {"chosen": {"order": 2}}),
+        ("medic", {"chosen": {"shared": True}}),
+        ("medic", {"chosen": {"ova": False, "domain_split": False}}),
+        ("mldg", {"chosen": {"ova": True}}),
+        ("erm", {"sources": ["ink"], "batch": 1}),
+        ("erm", {"optimizer": "adamw", "schedule": "cosine", "precision": "bf16"}),
+        ("erm", {"iterations": 1}),
+    ],
+    ids=str,
+)
+def test_variants_train(tree: Path, tmp_path: Path, method: str, asked: dict[str, Any]) -> None:
+    run = opendg.train(method, data=str(tree), out=tmp_path / "run", **quick(**{"iterations": 3} | asked))
+    weights = load_file(run.weight_file("selected"))
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+
+
+def test_empty_and_small_cells_train(tmp_path: Path) -> None:
+    """A domain without a class, a class with one image, a domain with less than a batch."""
+    tree = write_tree(tmp_path / "signs", each=4)
+    for path in [*(tree / "ink" / "bar").iterdir(), *sorted((tree / "neon" / "dot").iterdir())[1:]]:
+        path.unlink()
+    run = opendg.train("medic", data=str(tree), out=tmp_path / "run", **quick(batch=8, iterations=4))
+    assert run.manifest["images"]["train"] == 9 + 6 + 7
+    assert run.finished
+
+
+def test_broken_images_stop_or_are_skipped(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=6)
+    (tree / "ink" / "bar" / "002.png").write_bytes((tree / "ink" / "bar" / "001.png").read_bytes()[:60])
+    with pytest.raises(OpenDGError, match="The image ink/bar/002.png is broken .*--on-bad-image skip"):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick())
+    assert not (tmp_path / "run").exists()
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(on_bad_image="skip"))
+    assert run.manifest["skipped"] == ["ink/bar/002.png"]
+
+
+@pytest.mark.parametrize("broken", ["ink", "validation"])
+def test_too_many_broken_images_are_an_error_too(tmp_path: Path, broken: str) -> None:
+    tree = write_tree(tmp_path / "signs", each=6)
+    if broken == "ink":
+        paths = list((tree / "ink").rglob("*.png"))
+    else:
+        index = scan(tree)
+        split = make_protocol(index, ["wood"], unknown=["ring"]).apply(index)
+        paths = [tree / index.keys[row] for row in split.val]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(OpenDGError, match="has no training image|has a validation image"):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(on_bad_image="skip"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_runs_with_one_seed_are_one(tree: Path, tmp_path: Path) -> None:
+    runs = [opendg.train("medic", data=str(tree), out=tmp_path / name, **quick()) for name in "ab"]
+    assert runs[0].weight_file("selected").read_bytes() == runs[1].weight_file("selected").read_bytes()
+    assert runs[0].val_file("selected").read_bytes() == runs[1].val_file("selected").read_bytes()
+
+
+def test_images_go_on_the_device_where_they_fit() -> None:
+    cpu = torch.device("cpu")
+    assert fits(10_000, cpu)
+    assert not fits(10**15, cpu)
+
+
+def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = opendg.train("erm", data=str(tree), **quick(target="wood, ink", iterations=2, seed=3))
+    assert run.path == Path("runs/signs-wood+ink-erm-3")
+    assert run.config["protocol"]["targets"] == ("wood", "ink")
+    assert np.isin(["commit", "command", "created", "machine", "versions"], list(run.config)).all()
