@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Task
@@ -226,6 +228,29 @@ def test_it_holds_out_the_domain_that_the_follower_trusts_least(tmp_path: Path, 
     resumed = EBiLHaDS()
     resumed.recall(state)
     assert resumed.held == least
+
+
+def choose(rank: int, folder: str) -> None:
+    """One of two processes, whose followers differ as much as their statistics of BatchNorm might."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    method = EBiLHaDS()
+    classifier = led(method)
+    with torch.no_grad():
+        classifier.follower.linear.weight.mul_(3.0 if rank else -1.0)
+    survey = real_survey(Path(folder) / f"images-{rank}", classifier)
+    state = small_state(method.state(classifier, survey.pool))
+    held = []
+    for _ in range(3):
+        method.every(survey, classifier, state)
+        held.append(int(state.own["held"]))
+    Path(folder, f"held-{rank}").write_text(str(held))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_choose_alike(tmp_path: Path) -> None:
+    mp.spawn(choose, args=(str(tmp_path),), nprocs=2)
+    assert (tmp_path / "held-0").read_text() == (tmp_path / "held-1").read_text()
 
 
 def test_domains_of_equal_trust_take_turns(tmp_path: Path) -> None:

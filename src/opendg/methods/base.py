@@ -135,3 +135,9 @@ def over_processes(tensors: Weights) -> Weights:
     dist.all_reduce(flat)
     parts = flat.split([tensor.numel() for tensor in tensors.values()])
     return {name: part.view_as(tensors[name]) for name, part in zip(tensors, parts, strict=True)}
+
+
+def mean_over_processes(tensor: Tensor) -> Tensor:
+    """The mean over the processes of a data-parallel run, for what all of them must decide alike."""
+    summed = over_processes({"tensor": tensor, "count": torch.ones_like(tensor)})
+    return summed["tensor"] / summed["count"]

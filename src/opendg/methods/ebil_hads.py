@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from opendg.episodes import Episode, Pool, Task, split_classes
 from opendg.errors import OpenDGError
 from opendg.losses import cross_entropy, one_vs_all
-from opendg.methods.base import Authors, State, Survey, Update, gradients
+from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes
 from opendg.methods.chance import on_host
 from opendg.methods.medic import MEDIC, meta_update, sides
 from opendg.models.backbones import Backbone
@@ -221,7 +221,7 @@ class EBiLHaDS(MEDIC):
         shown = [survey.draw(Task((d,), classes, self.config.look), random)[0] for d in range(len(chosen))]
         trust = torch.stack([classifier.trust(images.to(classifier.precise)).mean() for images in shown])
         classifier.train(training)
-        held = reliability(trust, chosen, self.config.floor, self.config.repeat).argmin()
+        held = reliability(mean_over_processes(trust), chosen, self.config.floor, self.config.repeat).argmin()
         state.own["held"].copy_(held)
         chosen[held] += 1
 

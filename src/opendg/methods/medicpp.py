@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from opendg.episodes import Episode, Pool, Task, class_groups
-from opendg.methods.base import Authors, State, Survey, Update, gradients
+from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes
 from opendg.methods.chance import on_host
 from opendg.methods.medic import MEDIC, add, descend, one_of
 from opendg.models.classifier import Classifier, Weights
@@ -141,6 +141,7 @@ class MEDICpp(MEDIC):
             mean = of_class.T @ probabilities / seen.clamp_min(1)
             known.copy_(torch.where(seen > 0, mean.to(known.dtype), known))
         classifier.train(training)
+        confusion.copy_(mean_over_processes(confusion))
 
     def recall(self, state: State) -> None:
         if "confusion" in state.own:
