@@ -35,6 +35,9 @@ def command(
     weights: Annotated[
         Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A file with method, recipe and settings, as `opendg tune` writes it.")
+    ] = None,
     recipe: Annotated[
         str, typer.Option(help="common: the same for all methods; authors: the method's original.")
     ] = "common",
@@ -90,10 +93,6 @@ def command(
         with Progress("resume", quiet=json_) as progress:
             runs = [resume_run(resume, device=device, report=progress)]
     else:
-        if not (method and data and (target or each_target)):
-            raise OpenDGError(
-                "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
-            )
         asked: dict[str, Any] = {
             "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
             "unknown": names(unknown), "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
@@ -101,9 +100,16 @@ def command(
             "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
             "select": select, "select_after": select_after, "augment": augment, "precision": precision,
             "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "devices": devices,
-            "capture": capture, "compile": compile_, "checkpoint_every": checkpoint_every,
-            "track": track,
+            "capture": capture, "compile": compile_, "checkpoint_every": checkpoint_every, "track": track,
         }  # fmt: skip
+        if config is not None:
+            from opendg.training.config import read_config
+
+            method, asked = read_config(config).beneath(method, asked)
+        if not (method and data and (target or each_target)):
+            raise OpenDGError(
+                "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
+            )
         done = _evaluator(device) if evaluate else None
         if each_target or seeds:
             runs = _many(method, data, target, each_target, seeds or str(seed), out, lanes, done, json_, asked)

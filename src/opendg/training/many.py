@@ -7,8 +7,9 @@ each is a normal run directory with the numbers that it would have alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ import torch
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
 from opendg.training.train import Report, start
+
+Start = Callable[[], tuple[Run, Iterator[int]]]  # a run and its iterations: see `opendg.training.train.start`
 
 
 class Lane(NamedTuple):
@@ -37,31 +40,35 @@ def train_many(
     if taken := [path for path in (folder / f"{t}-{s}" for t, s in wanted) if path.exists()]:
         raise OpenDGError(f"The run directory {str(taken[0])!r} exists already: choose another --out.")
     progress = _Together(report, len(wanted))
-    waiting = iter(wanted)
+
+    def begin(target: str, seed: int) -> Start:
+        out = folder / f"{target}-{seed}"
+        return lambda: start(method, data, target, out=out, seed=seed, report=progress.of(out.name), **asked)
+
+    runs = []
+    for run in side_by_side([begin(*pair) for pair in wanted], lanes, asked.get("device", "auto")):
+        runs.append(run)
+        if finished:
+            finished(run)
+    return runs
+
+
+def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> Iterator[Run]:
+    """Runs as they finish: `lanes` of them at once on a GPU, one on the CPU. Each is started when there is room."""
+    cuda = device != "cpu" and torch.cuda.is_available()
+    waiting = iter(starts)
     active: list[Lane] = []
-    runs: list[Run] = []
-    cuda = asked.get("device") != "cpu" and torch.cuda.is_available()
     while True:
-        for target, seed in _some(waiting, (lanes if cuda else 1) - len(active)):
-            name = f"{target}-{seed}"
-            run, iterations = start(
-                method, data, target, out=folder / name, seed=seed, report=progress.of(name), **asked
-            )
-            active.append(Lane(run, iterations, torch.cuda.Stream() if cuda else None))
+        for begin in islice(waiting, (lanes if cuda else 1) - len(active)):
+            active.append(Lane(*begin(), torch.cuda.Stream() if cuda else None))
         if not active:
-            return runs
+            return
         for lane in list(active):
             with torch.cuda.stream(lane.stream) if cuda else nullcontext():
                 if next(lane.iterations, None) is not None:
                     continue
-                active.remove(lane)
-                runs.append(lane.run)
-                if finished:
-                    finished(lane.run)
-
-
-def _some(waiting: Iterator[tuple[str, int]], most: int) -> list[tuple[str, int]]:
-    return [pair for _, pair in zip(range(most), waiting, strict=False)]
+            active.remove(lane)
+            yield lane.run
 
 
 class _Together:

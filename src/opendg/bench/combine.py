@@ -1,0 +1,97 @@
+"""One setting for all targets: the best mean rank over the targets' own searches.
+
+A search for a target has not opened it. But each target is a source domain in the searches of the others, so the one
+setting has been chosen with a look at every domain, as a source. Whoever shows a table made with it says so (`NOTE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from opendg.bench.search import Search, Trial
+from opendg.errors import OpenDGError
+from opendg.training.config import write_config
+
+NOTE = (
+    "One setting for all targets, by its mean rank over the targets' own searches. No search opened its target; but "
+    "each target domain was a source in the searches of the other targets."
+)
+SAME = ("method", "dataset", "known", "backbone", "seed", "sampler", "space", "defaults", "fixed")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One setting over all targets: its rank and OSCR in each search."""
+
+    trial: Trial
+    ranks: dict[str, float]  # by target
+    oscr: dict[str, float]
+
+    @property
+    def mean_rank(self) -> float:
+        return fmean(self.ranks.values())
+
+    @property
+    def mean_oscr(self) -> float:
+        return fmean(self.oscr.values())
+
+
+def combine(folders: Sequence[str | Path], out: str | Path, score: str | None = None) -> list[Place]:
+    """Every setting that all searches have tried, the best mean rank first; written to `out` as a config.
+
+    Equal mean ranks are parted by mean OSCR. The score is the searches' own unless another is named: they hold all.
+    """
+    searches = [Search.open(Path(folder)) for folder in folders]
+    check_alike(searches)
+    by_target = {",".join(search.facts["targets"]): search for search in searches}
+    score = score or searches[0].facts["score"]
+    if any(all(score not in trial.oscr for trial in search.trials) for search in searches):
+        raise OpenDGError(f"The score {score!r} was not measured in all of these searches: choose another --score.")
+    count = min(len(search.trials) for search in searches)
+    reached = {target: [trial.value(score) for trial in search.trials[:count]] for target, search in by_target.items()}
+    ranked = {target: ranks(values) for target, values in reached.items()}
+    places = [
+        Place(trial, {t: ranked[t][trial.number] for t in by_target}, {t: reached[t][trial.number] for t in by_target})
+        for trial in searches[0].trials[:count]
+    ]
+    places.sort(key=lambda place: (place.mean_rank, -place.mean_oscr, place.trial.number))
+    write_choice(Path(out), places[0], searches[0].facts, list(by_target), score, count)
+    return places
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """1 for the largest; equal values share the mean of their ranks."""
+    return [1 + sum(b > a for b in values) + (sum(b == a for b in values) - 1) / 2 for a in values]
+
+
+def check_alike(searches: list[Search]) -> None:
+    """Ranks only mean something between searches that tried the same settings."""
+    first = searches[0]
+    for search in searches:
+        if not search.trials:
+            raise OpenDGError(f"The search {str(search.folder)!r} has no trial yet: let it run first.")
+        if search.facts["sampler"] != "list":
+            raise OpenDGError(f"The search {str(search.folder)!r} chose its own settings (tpe): tune with list.")
+        for key in SAME:
+            if search.facts[key] != first.facts[key]:
+                raise OpenDGError(
+                    f"{str(search.folder)!r} and {str(first.folder)!r} differ in their {key}: combine searches that "
+                    "were asked for in the same way, but for the target."
+                )
+    targets = [tuple(search.facts["targets"]) for search in searches]
+    if len(set(targets)) < len(targets):
+        raise OpenDGError("Two of these searches are for the same target: name one search for each target.")
+
+
+def write_choice(out: Path, place: Place, facts: dict[str, Any], targets: list[str], score: str, count: int) -> None:
+    notes = [
+        f"{facts['dataset']}, targets {', '.join(targets)}: trial {place.trial.number} of {count}, mean rank "
+        f"{place.mean_rank:.2f}, mean OSCR ({score}) {place.mean_oscr:.4f}.",
+        *(part + "." for part in NOTE.rstrip(".").split(". ")),
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_config(out, place.trial.config(facts["method"], facts["fixed"]), notes)

@@ -1,0 +1,109 @@
+"""The search space of `opendg tune`: what is varied and how far, for the recipe and for every method. As data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opendg.seeds import generator
+
+RECIPE, SETTINGS = "recipe.", "settings."  # how names in a space begin: what of the two a value belongs to
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, spread evenly over their logarithm or, with `log` false, over themselves."""
+
+    low: float
+    high: float
+    log: bool = True
+
+    def at(self, share: float) -> float:
+        """The number at a share (0 to 1) of the way, to three digits."""
+        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
+        return float(min(max(float(f"{value:.3g}"), self.low), self.high))
+
+    def with_(self, value: float) -> Range:
+        return replace(self, low=min(self.low, value), high=max(self.high, value))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    def with_(self, value: Any) -> Choice:
+        return self if value in self.values else Choice((*self.values, value))
+
+
+Space = dict[str, Range | Choice]
+
+LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
+COMMON: Space = {"schedule": Choice(("step", "cosine")), "average": Choice((0.0, 0.9995))}
+
+_INNER = Range(1e-3, 1e-1)  # rate of an inner step
+_WEIGHT = Range(0.1, 10)  # of a term beside the classification loss
+
+# The few settings of a method that its paper leaves open or searches itself. Methods that are not here have none.
+METHODS: dict[str, Space] = {
+    "medic": {"alpha": _INNER, "beta": Range(0.3, 3)},
+    "medic++": {"alpha": _INNER},
+    "mldg": {"alpha": _INNER, "beta": Range(0.3, 3)},
+    "classwise": {"alpha": _INNER, "beta": Range(0.3, 3)},
+    "arith": {"alpha": _INNER},
+    "ebil-hads": {"alpha": Range(1e-4, 1e-2), "evidential": _WEIGHT},
+    "mvdg": {"inner_lr": Range(1e-4, 1e-2), "scale": Range(0.03, 0.3)},
+    "metareg": {"weight": _WEIGHT, "alpha": Range(1e-4, 1e-2)},
+    "daml": {"alpha": _INNER, "distill": Range(0.3, 3)},
+    "arpl": {"weight": Range(1e-2, 1), "temperature": Range(0.5, 2)},
+    "crossmatch": {"reach": Range(0.3, 3), "consistency": Range(0.3, 3)},
+    "coral": {"weight": _WEIGHT},
+    "mmd": {"weight": _WEIGHT},
+    "dann": {"weight": _WEIGHT},
+    "irm": {"weight": Range(1, 1e4)},
+    "selfreg": {"weight": Range(0.3, 3), "feature_weight": Range(0.1, 1)},
+    "miro": {"weight": Range(1e-3, 1)},
+    "mixstyle": {"probability": Range(0.3, 0.7, log=False), "alpha": Choice((0.1, 0.2, 0.3))},
+    "mmld": {"adversary": Range(0.3, 3), "entropy": Range(0.3, 3)},
+    "rsc": {"cells": Range(0.2, 0.5, log=False), "channels": Range(0.2, 0.5, log=False)},
+    "sagnet": {"weight": Range(1e-2, 1)},
+    "cirl": {"weight": Range(0.5, 50), "draws": Range(0.4, 0.8, log=False)},
+    "swad": {"tolerance": Range(1.1, 1.5, log=False)},
+}
+
+
+def space_of(method: str, defaults: Mapping[str, Any], fixed: Iterable[str] = ()) -> Space:
+    """What is searched for a method, less what is fixed, by `recipe.NAME` and `settings.NAME`.
+
+    `defaults` are the values without a search, by the same names. Each lies in the space.
+    """
+    lr = defaults[f"{RECIPE}lr"]
+    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
+    whole = {f"{RECIPE}{name}": values for name, values in recipe.items()}
+    whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
+    return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in set(fixed)}
+
+
+def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:
+    """The defaults, then points of a Halton sequence, which fills a space evenly however few they are.
+
+    A longer list begins with the shorter one. The list does not depend on the data: searches for several targets try
+    the same settings, so that their ranks can be compared.
+    """
+    from scipy.stats.qmc import Halton
+
+    points = Halton(len(space), scramble=True, rng=generator(seed, "candidates")).random(count - 1)
+    return [{name: defaults[name] for name in space}] + [
+        {name: values.at(float(share)) for (name, values), share in zip(space.items(), point, strict=True)}
+        for point in points
+    ]
+
+
+def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:
+    """The values whose names begin with RECIPE or with SETTINGS, without that beginning."""
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}

@@ -1,0 +1,298 @@
+"""Tuning on source data alone: hyper-parameters by how well a method meets a source domain and classes left out.
+
+A trial is one choice of settings. For each fold it trains on all source domains but one and on two thirds of the known
+classes, and is measured on the source domain left out, where the other third is unknown (`folds.py`). Its value is the
+mean OSCR over the folds, which are the same for every trial. No image of the target domain is opened, and none of the
+unknown classes takes part.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from opendg.bench.folds import Fold, check_folds, make_folds
+from opendg.bench.search import FORMAT, Search, Trial
+from opendg.bench.space import RECIPE, SETTINGS, Range, Space, candidates, part, space_of
+from opendg.bench.work import readable
+from opendg.errors import OpenDGError, unknown_name
+from opendg.evaluation.evaluate import evaluate
+from opendg.runs.directory import Run
+from opendg.runs.files import write_json
+from opendg.runs.restore import choose_weights
+from opendg.scores.registry import SCORES
+from opendg.seeds import derive
+from opendg.training.config import write_config
+from opendg.training.job import Job, plan
+from opendg.training.many import side_by_side
+from opendg.training.recipe import Recipe
+from opendg.training.train import start
+
+SAMPLERS = {
+    "list": "the same settings for every target: the defaults, then evenly spread ones",
+    "tpe": "half of that list, then what Optuna's TPE makes of the results",
+}
+Report = Callable[[int, int, dict[str, float]], None]  # iterations done, of how many, losses
+
+
+def tune(
+    method: str, data: str, target: str | Sequence[str], *, trials: int = 8, iterations: int = 1000,
+    folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
+    out: str | Path | None = None, device: str = "auto", lanes: int = 2, report: Report | None = None, **asked: Any,
+) -> Search:  # fmt: skip
+    """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
+
+    `asked` is what `opendg.train` takes: values of the recipe and of the method (`chosen`) that are given are fixed.
+    """
+    need_optuna()
+    if sampler not in SAMPLERS:
+        raise unknown_name("sampler", sampler, SAMPLERS)
+    if trials < 1:
+        raise OpenDGError(f"--trials {trials} is out of range: give 1 or more.")
+    targets = target.split(",") if isinstance(target, str) else list(target)
+    job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
+    made = make_folds(job.protocol, folds, seed)
+    check_enough(job, made)
+    check_folds(made, index, job.protocol.split_seed)
+    score = score or job.make_method().score
+    if score not in SCORES:
+        raise unknown_name("score", score, SCORES)
+    folder = Path(out) if out else default_folder(index.dataset, method, targets)
+    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes)
+    return tuner.run(trials, report)
+
+
+def default_folder(dataset: str, method: str, targets: Sequence[str]) -> Path:
+    return Path("runs") / "tune" / f"{dataset}-{method}" / "+".join(targets)
+
+
+def need_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise OpenDGError("Tuning needs Optuna, which is not installed: try pip install 'opendg[tune]'.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def check_enough(job: Job, folds: list[Fold]) -> None:
+    method = job.make_method()
+    if len(folds[0].sources) < method.min_sources:
+        raise OpenDGError(
+            f"{method.title} trains on {method.min_sources} or more domains, and tuning holds one of the "
+            f"{len(job.protocol.sources)} sources out: name fewer targets."
+        )
+
+
+def _fixed(asked: dict[str, Any]) -> list[str]:
+    """The names that were given a value, and are not searched."""
+    recipe = [f"{RECIPE}{f.name}" for f in fields(Recipe) if asked.get(f.name) is not None]
+    return recipe + [f"{SETTINGS}{name}" for name in asked.get("chosen") or {}]
+
+
+class Tuner:
+    """A search at work in its folder."""
+
+    def __init__(
+        self, folder: Path, job: Job, folds: list[Fold], fixed: list[str], score: str, sampler: str,
+        device: str, lanes: int,
+    ) -> None:  # fmt: skip
+        self.folder, self.job, self.folds, self.score, self.sampler = folder, job, folds, score, sampler
+        self.device, self.lanes = device, lanes
+        self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
+        self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
+        self.space = space_of(job.method, self.defaults, fixed)
+        if not self.space:
+            raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")
+        self.fixed = {name: self.defaults[name] for name in fixed}
+        self.facts = self._facts()
+        self.trials: list[Trial] = []
+
+    def run(self, count: int, report: Report | None) -> Search:
+        from filelock import FileLock, Timeout
+
+        self._begin()
+        try:
+            with FileLock(self.folder / ".lock", timeout=0):
+                self.trials = Search.open(self.folder).trials
+                progress = Progress(report, count * len(self.folds), self.job.recipe.iterations)
+                for number in range(count):
+                    progress.next(number * len(self.folds))
+                    if number >= len(self.trials):
+                        self._add(self._trial(number, self._propose(number, count), progress))
+                shutil.rmtree(self.folder / "runs", ignore_errors=True)
+        except Timeout as error:
+            raise OpenDGError(f"Another process is tuning in {str(self.folder)!r}: choose another --out.") from error
+        search = Search(self.folder, self.facts, self.trials)
+        self._write_best(search)
+        return search
+
+    def _facts(self) -> dict[str, Any]:
+        """What a search is. One that goes on must be the same one."""
+        protocol = self.job.protocol
+        return {
+            "format": FORMAT, "method": self.job.method, "dataset": protocol.dataset, "targets": protocol.targets,
+            "sources": protocol.sources, "known": protocol.known, "folds": [fold.to_json() for fold in self.folds],
+            "backbone": self.job.backbone, "weights": self.job.weights, "seed": self.job.seed, "score": self.score,
+            "sampler": self.sampler, "defaults": self.defaults, "fixed": self.fixed,
+            "space": {name: asdict(values) for name, values in self.space.items()},
+        }  # fmt: skip
+
+    def _begin(self) -> None:
+        """Make the folder, or see that the search in it is this one."""
+        self.facts = json.loads(json.dumps(self.facts))
+        if not (self.folder / "tune.json").exists():
+            from opendg.training.origin import origin
+            from opendg.training.train import make_fabric
+
+            for name in ("records", "runs"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "tune.json", self.facts | {"origin": origin(make_fabric(self.device).device)})
+        there = Search.open(self.folder).facts
+        for key, value in self.facts.items():
+            if there.get(key) != value:
+                raise OpenDGError(
+                    f"{str(self.folder)!r} holds another search (its {key} differs): choose another --out, or ask for "
+                    "the same search to go on with it."
+                )
+        self.facts = there
+
+    def _propose(self, number: int, count: int) -> dict[str, Any]:
+        """The settings of a trial: from the list, or from what Optuna learnt of the trials so far."""
+        listed = count if self.sampler == "list" else max(1, count // 2)
+        if number < listed:
+            return candidates(self.space, self.defaults, number + 1, self.job.seed)[number]
+        optuna = need_optuna()
+        sampler = optuna.samplers.TPESampler(seed=derive(self.job.seed, "trial", number) % 2**32, n_startup_trials=0)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.add_trials([self._frozen(trial) for trial in self.trials])
+        return dict(study.ask(distributions(self.space)).params)
+
+    def _trial(self, number: int, values: dict[str, Any], progress: Progress) -> Trial:
+        """Train and measure every fold. Settings that do not train are a result; defaults that do not are an error."""
+        try:
+            records = dict(self._folds(number, values, progress))
+        except OpenDGError as error:
+            if number == 0:
+                raise
+            return Trial(number, values, {}, str(error))
+        scores = set.intersection(*(set(record["scores"]) for record in records.values()))
+        if self.score not in scores:
+            raise OpenDGError(
+                f"The score {self.score!r} cannot be read from {self.job.method} with these settings: choose one of "
+                f"{', '.join(sorted(scores))}."
+            )
+        oscr = {
+            score: {fold.held: records[fold.held]["scores"][score]["oscr"] for fold in self.folds}
+            for score in sorted(scores)
+        }
+        return Trial(number, values, oscr)
+
+    def _folds(self, number: int, values: dict[str, Any], progress: Progress) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
+        todo = []
+        for position, fold in enumerate(self.folds):
+            record, path = self._record(number, fold), self._run(number, fold)
+            if record.exists():
+                yield fold.held, json.loads(record.read_text())
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+                todo.append(partial(start, report=progress.of(position), out=path, **self._asked(fold, values)))
+        for run in side_by_side(todo, self.lanes, self.device):
+            fold = next(fold for fold in self.folds if self._run(number, fold) == run.path)
+            found = measure(run, self.score, self.device)
+            write_json(self._record(number, fold), found)
+            shutil.rmtree(run.path)
+            yield fold.held, found
+
+    def _record(self, number: int, fold: Fold) -> Path:
+        return self.folder / "records" / f"{number:03d}-{fold.held}.json"
+
+    def _run(self, number: int, fold: Fold) -> Path:
+        return self.folder / "runs" / f"{number:03d}-{fold.held}"
+
+    def _asked(self, fold: Fold, values: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `start` for one fold of a trial. All trials share the seed, so that chance is the same."""
+        job, every = self.job, self.defaults | values
+        return {
+            "method": job.method, "data": job.data, "root": job.root, "target": [fold.held], "sources": fold.sources,
+            "known": fold.known, "unknown": fold.unknown, "split_seed": job.protocol.split_seed,
+            "backbone": job.backbone, "weights": job.weights, "seed": job.seed, "on_bad_image": job.on_bad_image,
+            "chosen": part(every, SETTINGS), **part(every, RECIPE), "device": self.device, "track": "none",
+            "checkpoint_every": job.recipe.iterations + 1,
+        }  # fmt: skip
+
+    def _add(self, trial: Trial) -> None:
+        """Keep a trial that is done, for us and for Optuna's tools."""
+        optuna = need_optuna()
+        self.trials.append(trial)
+        write_json(self.folder / "trials.json", [asdict(trial) for trial in self.trials])
+        storage = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.log"))
+        study = optuna.create_study(
+            study_name="opendg", storage=optuna.storages.JournalStorage(storage), direction="maximize",
+            load_if_exists=True,
+        )  # fmt: skip
+        study.add_trials([self._frozen(done) for done in self.trials[len(study.trials) :]])
+
+    def _frozen(self, trial: Trial) -> Any:
+        """A trial as Optuna has it."""
+        optuna = need_optuna()
+        failed = trial.error is not None
+        return optuna.trial.create_trial(
+            state=optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE,
+            value=None if failed else trial.value(self.score), params=trial.values,
+            distributions=distributions(self.space), user_attrs={"oscr": trial.oscr, "error": trial.error},
+        )  # fmt: skip
+
+    def _write_best(self, search: Search) -> None:
+        best, protocol = search.best(self.score), self.job.protocol
+        held = ", ".join(f"{fold.held} without {'+'.join(fold.unknown)}" for fold in self.folds)
+        notes = [
+            f"Trial {best.number} of {len(search.trials)}: mean OSCR ({self.score}) {best.value(self.score):.4f} on "
+            f"{protocol.dataset} after {self.job.recipe.iterations} iterations,",
+            f"held out in turn: {held}.",
+            f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
+        ]
+        write_config(self.folder / "best.toml", best.config(self.job.method, self.fixed), notes)
+
+
+def measure(run: Run, score: str, device: str) -> dict[str, Any]:
+    """The evaluation of a fold's run: on its averaged weights where it has them."""
+    which = choose_weights(run)
+    return evaluate(run.path, scores=readable(run, which, (score,)), weights=which, device=device)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """The space in Optuna's words."""
+    kinds = need_optuna().distributions
+    return {
+        name: kinds.FloatDistribution(values.low, values.high, log=values.log)
+        if isinstance(values, Range)
+        else kinds.CategoricalDistribution(values.values)
+        for name, values in space.items()
+    }
+
+
+class Progress:
+    """Iterations of all folds of all trials, as one count."""
+
+    def __init__(self, report: Report | None, runs: int, iterations: int) -> None:
+        self.report, self.total, self.iterations = report, runs * iterations, iterations
+        self.before, self.steps = 0, {}  # type: int, dict[int, int]
+
+    def next(self, runs: int) -> None:
+        """So many runs are done."""
+        self.before, self.steps = runs * self.iterations, {}
+
+    def of(self, position: int) -> Report:
+        def one(step: int, total: int, losses: dict[str, float]) -> None:
+            self.steps[position] = step
+            if self.report:
+                self.report(self.before + sum(self.steps.values()), self.total, losses)
+
+        return one

@@ -1,0 +1,176 @@
+"""opendg tune: search hyper-parameters on source data alone."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opendg.cli.evaluate import percent
+from opendg.cli.show import Progress, say, table
+from opendg.cli.train import names, settings
+from opendg.errors import OpenDGError
+
+if TYPE_CHECKING:
+    from opendg.bench.combine import Place
+    from opendg.bench.search import Search
+
+Text = str | None
+
+
+def command(
+    what: Annotated[list[str], typer.Argument(metavar="METHOD", help="A method; with --combine: folders of searches.")],
+    data: Annotated[
+        Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Where named datasets lie; else $OPENDG_DATA.")] = None,
+    target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas. Not opened.")] = None,
+    each_target: Annotated[Text, typer.Option(help="A search for each: all, or domains joined by commas.")] = None,
+    combine: Annotated[
+        bool, typer.Option("--combine", help="Choose one setting for all targets from finished searches.")
+    ] = False,
+    sources: Annotated[Text, typer.Option(help="Source domains; default: all others.")] = None,
+    known: Annotated[Text, typer.Option(help="How many classes are known (the first by name), or their names.")] = None,
+    unknown: Annotated[Text, typer.Option(help="Names of the unknown classes.")] = None,
+    split_seed: Annotated[int, typer.Option(help="Of the 90/10 split where the data bring none.")] = 0,
+    backbone: Annotated[Text, typer.Option(help="Any timm model, convnet, or resnet50.caffe.")] = None,
+    weights: Annotated[
+        Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="What the search starts from: common, or authors.")] = "common",
+    trials: Annotated[int, typer.Option(help="How many settings are tried, the defaults first.")] = 8,
+    iterations: Annotated[int, typer.Option(help="How many iterations each of them is trained.")] = 1000,
+    folds: Annotated[int | None, typer.Option(help="Source domains to hold out in turn; default: all.")] = None,
+    score: Annotated[Text, typer.Option(help="The score whose OSCR counts; default: the method's own.")] = None,
+    sampler: Annotated[
+        str, typer.Option(help="list: the same settings for every target; tpe: half of it, then Optuna's TPE.")
+    ] = "list",
+    batch: Annotated[int | None, typer.Option(help="B, the images of a task; an iteration sees 6 B.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Fix the learning rate instead of searching it.")] = None,
+    optimizer: Annotated[Text, typer.Option(help="sgd, adam or adamw.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
+    average: Annotated[float | None, typer.Option(help="Fix the decay of averaged weights; 0: none.")] = None,
+    augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
+    precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting of the method.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the settings tried, the folds and the trainings.")] = 0,
+    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    lanes: Annotated[int, typer.Option(help="How many folds train at once on the GPU.")] = 2,
+    out: Annotated[
+        Path | None, typer.Option(help="The search's folder (runs/tune/DATA-METHOD); --combine: a file.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Search the settings of a method without opening the target: source domains and known classes are held out.
+
+    The same command goes on with a search that was stopped. The best settings are written as a config for
+    `opendg train --config`.
+
+    Example: opendg tune medic --data pacs --root data --target sketch
+    """
+    if combine:
+        _combined(what, out or Path(what[0]).parent / "best.toml", score, json_)
+        return
+    if len(what) != 1 or not data or not (target or each_target):
+        raise OpenDGError(
+            "One method, --data and --target are needed: try `opendg tune medic --data glyphs --target street`."
+        )
+    asked: dict[str, Any] = {
+        "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
+        "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
+        "trials": trials, "iterations": iterations, "folds": folds, "score": score, "sampler": sampler, "batch": batch,
+        "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
+        "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
+        "on_bad_image": on_bad_image, "device": device, "lanes": lanes,
+    }  # fmt: skip
+    if each_target:
+        _each(what[0], data, each_target, out, json_, asked)
+    else:
+        search = _search(what[0], data, str(target), out, json_, asked)
+        _show(search, data, asked, json_)
+
+
+def _search(method: str, data: str, target: str, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Search:
+    from opendg.bench.tune import tune
+
+    with Progress(f"tune {method}, target {target} unseen", quiet=quiet) as progress:
+        return tune(method, data, target, out=out, report=progress, **asked)
+
+
+def _each(method: str, data: str, each: str, out: Path | None, json_: bool, asked: dict[str, Any]) -> None:
+    from opendg.bench.tune import default_folder
+    from opendg.data.catalog import open_dataset
+
+    index = open_dataset(data, asked["root"])
+    folder = out or default_folder(index.dataset, method, ["all"]).parent
+    targets = list(index.domains) if each == "all" else names(each) or []
+    searches = [_search(method, data, target, folder / target, json_, asked) for target in targets]
+    if not json_:
+        for search in searches:
+            _show(search, data, asked, False)
+    _combined([str(search.folder) for search in searches], folder / "best.toml", asked["score"], json_)
+
+
+def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None:
+    """The trials of a search, best first."""
+    facts, score = search.facts, search.facts["score"]
+    best, config = search.best(score), search.folder / "best.toml"
+    if json_:
+        say({"config": str(config), "best": best.number, "score": score, "folder": str(search.folder),
+             "oscr": best.value(score), "values": facts["fixed"] | best.values}, "", True)  # fmt: skip
+        return
+    held = [fold["held"] for fold in facts["folds"]]
+    rows = [
+        [str(trial.number), *_values(trial.values), *(percent(trial.oscr.get(score, {}).get(name)) for name in held),
+         percent(trial.value(score)) if not trial.error else "failed"]
+        for trial in sorted(search.trials, key=lambda trial: -trial.value(score))
+    ]  # fmt: skip
+    out = "; ".join(f"{fold['held']} ({', '.join(fold['unknown'])} unknown)" for fold in facts["folds"])
+    note = (
+        f"OSCR of {score} in percent, on source domains held out in turn: {out}.\nThe target "
+        f"{', '.join(facts['targets'])} was not opened. Trial 0 has the defaults."
+    )
+    title = f"{facts['method']} on {facts['dataset']}"
+    table(title, ["trial", *_names(best.values), *held, "mean"], rows, note)
+    typer.echo(f"Best: trial {best.number}, written to {config}")
+    words = ["opendg", "train", "--config", str(config), "--data", data, "--target", ",".join(facts["targets"])]
+    for name in ("root", "sources", "known", "unknown", "backbone", "weights"):
+        if (value := asked[name]) is not None:
+            words += [f"--{name}", ",".join(value) if isinstance(value, list) else str(value)]
+    typer.echo(f"Next: {shlex.join(words)}")
+
+
+def _combined(folders: list[str], out: Path, score: str | None, json_: bool) -> None:
+    from opendg.bench.combine import NOTE, combine
+
+    places = combine(folders, out, score)
+    best = places[0]
+    if json_:
+        listed = [{"trial": p.trial.number, "mean_rank": p.mean_rank, "mean_oscr": p.mean_oscr} for p in places]
+        say({"config": str(out), "best": best.trial.number, "values": best.trial.values, "note": NOTE,
+             "trials": listed}, "", True)  # fmt: skip
+        return
+    targets = list(best.ranks)
+    columns = ["trial", *_names(best.trial.values), *(f"rank {name}" for name in targets), "mean rank", "mean OSCR"]
+    table("One setting for all targets", columns, [_row(place, targets) for place in places], NOTE)
+    typer.echo(f"Best: trial {best.trial.number}, written to {out}")
+
+
+def _row(place: Place, targets: list[str]) -> list[str]:
+    ranks = [f"{place.ranks[name]:g}" for name in targets]
+    return [str(place.trial.number), *_values(place.trial.values), *ranks, f"{place.mean_rank:.2f}",
+            percent(place.mean_oscr)]  # fmt: skip
+
+
+def _names(values: dict[str, Any]) -> list[str]:
+    return [name.split(".", 1)[1] for name in values]
+
+
+def _values(values: dict[str, Any]) -> list[str]:
+    return [f"{value:g}" if isinstance(value, float) else str(value) for value in values.values()]

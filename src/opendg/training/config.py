@@ -1,0 +1,86 @@
+"""A config file: a method, its settings and what it changes in the recipe, as TOML.
+
+    method = "medic"
+
+    [recipe]
+    lr = 2e-4
+    schedule = "cosine"
+
+    [settings]
+    alpha = 0.02
+
+`opendg tune` writes one, `opendg train --config` takes it. A method of a plan has the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from opendg.errors import OpenDGError, unknown_name
+from opendg.methods.registry import make_method
+from opendg.runs.files import write_atomic
+from opendg.training.recipe import Recipe
+
+KINDS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+
+
+@dataclass(frozen=True)
+class Config:
+    method: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def beneath(self, method: str | None, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The method and arguments of `opendg.train`: as they were given, else as the config has them."""
+        if method not in (None, self.method):
+            raise OpenDGError(
+                f"The config is for {self.method}, not for {method}: leave the method out, or the config."
+            )
+        given = {name: value for name, value in asked.items() if value is not None}
+        return self.method, asked | self.recipe | given | {"chosen": self.settings | (asked.get("chosen") or {})}
+
+
+def read_config(path: str | Path) -> Config:
+    """The Config of a file. What is misspelt or does not fit is refused before anything is spent."""
+    try:
+        said = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise OpenDGError(f"The config {str(path)!r} cannot be read ({error.strerror}): give a TOML file.") from error
+    except ValueError as error:
+        raise OpenDGError(f"The config {str(path)!r} is not valid TOML: {error}.") from error
+    where = f" in the config {str(path)!r}"
+    keys = [f.name for f in fields(Config)]
+    for key in said:
+        if key not in keys:
+            raise unknown_name("key", key, keys, where)
+    if not isinstance(said.get("method"), str):
+        raise OpenDGError(f'The config {str(path)!r} does not name its method: add a line such as method = "medic".')
+    config = Config(**said)
+    _check_recipe(config.recipe, where)
+    make_method(config.method, config.settings)
+    return config
+
+
+def write_config(path: Path, config: Config, notes: list[str]) -> None:
+    """The file, with notes above it."""
+    lines = [f"# {note}" for note in notes] + [f"method = {json.dumps(config.method)}"]
+    for title, values in (("recipe", config.recipe), ("settings", config.settings)):
+        lines += ["", f"[{title}]"] + [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    write_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def _check_recipe(recipe: Any, where: str) -> None:
+    if not isinstance(recipe, dict):
+        raise OpenDGError(f"The recipe{where} is not a table: write [recipe] and its values below.")
+    kinds = {f.name: KINDS[f.type] for f in fields(Recipe)}
+    for key, value in recipe.items():
+        if key not in kinds:
+            raise unknown_name("part of the recipe", key, kinds, where)
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            expected = " or ".join(kind.__name__ for kind in kinds[key])
+            raise OpenDGError(f"The recipe's {key} is {value!r}{where}: {expected} was expected.")
+    Recipe(**recipe)
