@@ -10,6 +10,8 @@ import typer
 from opendg.cli import bench, data, demo, evaluate, lists, predict, reproduce, train
 from opendg.errors import OpenDGError
 
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C has ended
+
 app = typer.Typer(
     name="opendg",
     help="Classifiers for domains and classes they have never seen: open-set domain generalization.\n\n"
@@ -58,6 +60,7 @@ def main() -> None:
             raise
         typer.secho(f"Error: {error}", fg="red", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("Interrupted.", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # said by Typer without a word
+            typer.echo("Interrupted.", err=True)
+        raise
