@@ -1,0 +1,261 @@
+"""The commands as a user has them: train, evaluate, predict, the lists, data check; for people and for machines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+from opendg.cli import app
+from opendg.predictions import Predictions
+from tests.e2e.conftest import Command
+from tests.tiny import flags, picture, write_tree
+
+
+def test_from_images_to_a_table(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "first"
+    said = opendg("train", "medic", "--data", tree, *flags(average=0.9), "--out", out)
+    assert said.code == 0
+    assert said.out == f"Run: {out}\nNext: opendg evaluate {out}\n"
+    assert "medic -> wood: 6/6" in said.err
+    assert sorted(path.name for path in out.iterdir()) == [
+        "averaged.safetensors", "log.jsonl", "manifest.json", "run.json", "source-val-averaged.npz",
+        "source-val-selected.npz", "weights.safetensors",
+    ]  # fmt: skip
+    said = opendg("evaluate", out, "--figure", tmp_path / "oscr.png")
+    assert said.code == 0
+    for word in ("bcls", "energy", "OSCR", "H@oracle10", "H@source95", "36 known and 12 unknown", "averaged weights"):
+        assert word in said.out
+    assert {"evaluation-averaged.json", "target-averaged.npz"} <= {path.name for path in out.iterdir()}
+    with Image.open(tmp_path / "oscr.png") as figure:
+        assert figure.width > 300
+    said = opendg("predict", out, tree / "wood" / "ring")
+    assert said.code == 0
+    assert said.out.count(".png") == 12
+
+
+def test_train_answers_machines(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    said = opendg("train", "erm", "--data", tree, *flags(iterations=2), "--out", tmp_path / "run", "--json")
+    assert json.loads(said.out) == {"run": str(tmp_path / "run")}
+    config = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert config["command"].startswith("opendg train erm --data")
+    assert config["protocol"]["unknown"] == ["ring"]
+
+
+def record(opendg: Command, run: Path, *words: str) -> dict[str, Any]:
+    said = opendg("evaluate", run, "--json", *words)
+    assert said.code == 0
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
+def test_a_record_says_what_it_saw(opendg: Command, trained: Path) -> None:
+    found = record(opendg, trained)
+    assert (found["dataset"], found["target"], found["method"], found["seed"]) == ("signs", "wood", "medic", 0)
+    assert found["protocol"].startswith("signs:shared:3+1:")
+    assert found["selection"] == "the last iterate"
+    assert (found["n_known"], found["n_unknown"]) == (36, 12)
+    assert found["acc"] > 0.6
+    assert list(found["scores"]) == ["cls", "bcls", "energy", "max-logit"]
+    for name, values in found["scores"].items():
+        assert values["acc"] == found["acc"]
+        assert 0 <= values["oscr"] <= values["auroc"] <= 1
+        assert "target scores" in values["h@oracle10"]["saw"]
+        assert "source validation" in values["h@source95"]["saw"]
+        assert (values["h@0.5"] is not None) == (name == "bcls")
+    assert json.loads((trained / "evaluation-selected.json").read_text()) == found
+
+
+def test_evaluating_twice_gives_the_same(opendg: Command, trained: Path) -> None:
+    first = record(opendg, trained), (trained / "target-selected.npz").read_bytes()
+    assert (record(opendg, trained), (trained / "target-selected.npz").read_bytes()) == first
+
+
+def test_per_image_predictions_are_those_of_the_target(opendg: Command, trained: Path, tree: Path) -> None:
+    found = record(opendg, trained)
+    target = Predictions.load(trained / "target-selected.npz")
+    assert set(target.keys) == {str(path.relative_to(tree)) for path in (tree / "wood").rglob("*.png")}
+    assert set(target.domain) == {"wood"}
+    names = np.array(["bar", "cross", "dot", "-"])  # -1, unknown, is the last
+    assert [key.split("/")[1].replace("ring", "-") for key in target.keys] == list(names[target.label])
+    assert found["acc"] == target.correct[target.known].mean()
+
+
+def test_chosen_scores_and_fitted_ones(opendg: Command, trained: Path) -> None:
+    assert list(record(opendg, trained, "--score", "energy,m*")["scores"]) == ["energy", "max-logit", "mahalanobis"]
+
+
+def test_data_that_have_moved(opendg: Command, tmp_path: Path) -> None:
+    tree, out = write_tree(tmp_path / "here" / "signs", each=4), tmp_path / "run"
+    opendg("train", "erm", "--data", tree, *flags(iterations=2), "--out", out)
+    first = record(opendg, out)
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert record(opendg, out, "--root", str(tmp_path / "there" / "signs"))["scores"] == first["scores"]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder with good images of several kinds, a broken one and a text."""
+    folder = tmp_path / "photos"
+    (folder / "deep" / "er").mkdir(parents=True)
+    for number, name in enumerate(("bar", "cross", "dot")):
+        Image.fromarray(picture("wood", name, 100 + number)).save(folder / f"{name}.png")
+    large = Image.fromarray(picture("ink", "dot", 1)).resize((200, 300)).convert("L")
+    large.save(folder / "deep" / "er" / "LARGE.JPG")
+    (folder / "torn.png").write_bytes((folder / "bar.png").read_bytes()[:100])
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def test_predict_as_lines_of_json(opendg: Command, trained: Path, images: Path) -> None:
+    for words in (["--json"], ["--format", "jsonl"]):
+        said = opendg("predict", trained, images, *words)
+        assert said.code == 1  # an image was broken
+        rows = [json.loads(line) for line in said.out.splitlines()]
+        names = [str(Path(row["image"]).relative_to(images)) for row in rows]
+        assert names == ["bar.png", "cross.png", "deep/er/LARGE.JPG", "dot.png", "torn.png"]
+        assert all(set(row) == {"image", "label", "closest", "confidence", "error"} for row in rows)
+        assert "torn.png" in rows[-1]["error"]
+        assert said.err.count("Broken: ") == 1
+        for row in rows[:-1]:
+            assert row["error"] is None
+            assert row["closest"] in ("bar", "cross", "dot")
+            assert row["label"] in (row["closest"], "unknown")
+            assert 0 <= row["confidence"] <= 1
+
+
+def test_predict_as_csv_and_as_a_table(opendg: Command, trained: Path, images: Path) -> None:
+    lines = [json.loads(line) for line in opendg("predict", trained, images, "--json").out.splitlines()]
+    said = opendg("predict", trained, images, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(said.out)))
+    assert [(row["image"], row["label"], float(row["confidence"])) for row in rows] == [
+        (line["image"], line["label"], line["confidence"]) for line in lines
+    ]
+    said = opendg("predict", trained, images)
+    assert said.code == 1
+    assert "confidence: bcls" in said.out
+    assert "95%" in said.out.replace(" %", "%")
+    assert "Broken: " in said.err
+    assert all(line["label"] in said.out for line in lines)
+
+
+def test_predict_names_files_that_are_not_there(opendg: Command, trained: Path, images: Path) -> None:
+    said = opendg("predict", trained, images / "none.png", images / "bar.png", "--json")
+    assert said.code == 1
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert "none.png' cannot be read: No such file or directory" in rows[0]["error"]
+    assert rows[1]["error"] is None
+
+
+def test_predict_of_sound_images_ends_well(opendg: Command, trained: Path, tree: Path) -> None:
+    assert opendg("predict", trained, tree / "ink" / "bar", "--accept", "1", "--score", "energy").code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "keys"),
+    [
+        ("methods", "medic", {"title", "idea", "paper", "settings", "score", "cost"}),
+        ("datasets", "pacs", {"domains", "classes", "known", "licence", "paper"}),
+        ("scores", "bcls", {"title", "idea", "paper", "needs", "fitted"}),
+    ],
+)
+def test_lists(opendg: Command, command: str, name: str, keys: set[str]) -> None:
+    rows = json.loads(opendg(command, "--json").out)
+    (row,) = [row for row in rows if row["name"] == name]
+    assert keys <= set(row)
+    assert [found["name"] for found in json.loads(opendg(command, name[:3] + "*", "--json").out)]
+    said = opendg(command)
+    assert said.code == 0
+    assert all(row["name"] in said.out for row in rows)
+
+
+def test_data_check(opendg: Command, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=2)
+    said = opendg("data", "check", tree)
+    assert said.code == 0
+    assert "All is well." in said.out
+    assert json.loads(opendg("data", "check", tree, "--json").out)["ok"]
+    (tree / "ink/bar/000.png").write_bytes(b"broken")
+    shutil.copy(tree / "neon/dot/001.png", tree / "wood/ring/001.png")
+    said = opendg("data", "check", tree, "--json")
+    assert said.code == 1
+    found = json.loads(said.out)
+    assert list(found["unreadable"]) == ["ink/bar/000.png"]
+    assert found["duplicates"] == [["neon/dot/001.png", "wood/ring/001.png"]]
+    said = opendg("data", "check", tree, "--as", "pacs")
+    assert said.code == 1
+    assert "The domain photo of PACS is missing." in said.out
+
+
+def commands() -> list[list[str]]:
+    def below(group: Any, words: list[str]) -> list[list[str]]:
+        found = []
+        for name, command in group.commands.items():
+            inner = [*words, name]
+            found += below(command, inner) if hasattr(command, "commands") else [inner]
+        return found
+
+    return below(typer.main.get_command(app), [])
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_explains_itself_with_an_example(opendg: Command, words: list[str]) -> None:
+    said = opendg(*words, "--help")
+    assert said.code == 0
+    assert "Example: opendg " + words[0] in " ".join(said.out.split())
+
+
+def start(*words: object, **more: Any) -> subprocess.Popen[str]:
+    """The installed command in a process of its own, without a terminal."""
+    command = [sys.executable, "-m", "opendg", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+def test_the_real_thing_in_a_process_of_its_own(tree: Path, tmp_path: Path) -> None:
+    """A wrong word on the way, then a run; stdout has the result alone."""
+    wrong = start("train", "medik", "--data", tree, *flags(), "--out", tmp_path / "run")
+    out, err = wrong.communicate(timeout=120)
+    assert (wrong.returncode, out) == (2, "")
+    assert err.startswith("Error: There is no method 'medik': did you mean 'medic'")
+    assert err.count("\n") == 1
+    right = start("train", "medic", "--data", tree, *flags(iterations=2), "--out", tmp_path / "run", "--json")
+    out, err = right.communicate(timeout=120)
+    assert right.returncode == 0, err
+    assert json.loads(out) == {"run": str(tmp_path / "run")}
+    assert "Warning" not in err
+
+
+def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
+    process = start("train", "medic", "--data", tree, *flags(iterations=100_000), "--out", tmp_path / "run")
+    while not (tmp_path / "run" / "log.jsonl").exists() or not (tmp_path / "run" / "log.jsonl").stat().st_size:
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.rstrip().endswith("Interrupted.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_early(trained: Path, tree: Path) -> None:
+    """opendg predict ... | head -1"""
+    process = start("predict", trained, tree, "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["error"] is None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    process.stderr.close()
+    assert "Traceback" not in err
