@@ -65,7 +65,7 @@ def discrepancy(features: Tensor, sizes: tuple[int, ...]) -> Tensor:
     rows = torch.stack([part.mean(0) for part in kernel.split(sizes)])
     table = torch.stack([part.mean(1) for part in rows.split(sizes, dim=1)])
     count = len(sizes)
-    return (count * table.trace() - table.sum()) / (count * (count - 1) / 2)
+    return (count * table.diagonal().sum() - table.sum()) / (count * (count - 1) / 2)
 
 
 def square_distances(points: Tensor) -> Tensor:
