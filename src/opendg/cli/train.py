@@ -92,6 +92,8 @@ def command(
 
         with Progress("resume", quiet=json_) as progress:
             runs = [resume_run(resume, device=device, report=progress)]
+        for sentence in (entry["warning"] for entry in runs[0].read_log() if "warning" in entry):
+            typer.echo(sentence, err=True)
     else:
         asked: dict[str, Any] = {
             "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
