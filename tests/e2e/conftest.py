@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 
 from opendg.cli import main
 from opendg.training.train import train
+from tests.e2e.forks import Forks
 from tests.tiny import quick, write_tree
 
 
@@ -50,3 +52,10 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of MEDIC that has learnt something. Tests that change it copy it."""
     out = tmp_path_factory.mktemp("runs") / "trained"
     return train("medic", str(tree), out=out, **quick(iterations=60, batch=3, optimizer="adam", lr=1e-3)).path
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Commands in processes of their own."""
+    with closing(Forks(tmp_path_factory.mktemp("forks"))) as made:
+        yield made
