@@ -123,7 +123,7 @@ def measured_rows(
         named = [own_score(record["method"]) if score == "own" else score for score in wanted]
         for score in (score for score in dict.fromkeys(named) if score in record["scores"]):
             found = published_row(reference, record, score) if reference else None
-            label = found.name if found else f"{entry.label if entry and entry.label else title_of(record)}-{score}"
+            label = found.name if found else label_of(record, entry, score)
             rows.append(Row(label, record["method"], score, tuple(group), found))
     return distinct(rows)
 
@@ -177,11 +177,12 @@ def order_targets(results: Sequence[Result], reference: Published | None) -> tup
 
 
 def distinct(rows: list[Row]) -> list[Row]:
-    """Two rows of one name get the settings in which they differ."""
+    """Two rows of one name get the settings in which they differ; the one row that is the paper's keeps its name."""
     named = []
     for row in rows:
-        twins = [other.results[0] for other in rows if other.label == row.label and other is not row]
-        suffix = differing(row.results[0], twins) if twins else ""
+        twins = [other for other in rows if other.label == row.label and other is not row]
+        keeps = not twins or (row.published and not any(other.published for other in twins))
+        suffix = "" if keeps else differing(row.results[0], [other.results[0] for other in twins])
         named.append(replace(row, label=f"{row.label} ({suffix})") if suffix else row)
     return named
 
@@ -190,6 +191,8 @@ def own_score(method: str) -> str:
     return METHODS[method].score if method in METHODS else "cls"
 
 
-def title_of(record: Mapping[str, Any]) -> str:
+def label_of(record: Mapping[str, Any], entry: Entry | None, score: str) -> str:
+    """As the plan has it, else the method's title."""
     method = str(record["method"])
-    return METHODS[method].title if method in METHODS else method
+    title = METHODS[method].title if method in METHODS else method
+    return f"{entry.label if entry and entry.label else title}-{score}"

@@ -44,8 +44,8 @@ def run(
     plan: Annotated[str, typer.Argument(help="A shipped plan's name (see `opendg bench plans`) or a TOML file.")],
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
     targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, jobs: Jobs = 1, on: On = "here",
-    address: Address = None, cpus: Cpus = 1, device: Device = "auto", checkpoint_every: Every = 500, compile: Compile = False,
-    retry_failed: Retry = False, dry_run: Dry = False, json_: Json = False,
+    address: Address = None, cpus: Cpus = 1, device: Device = "auto", checkpoint_every: Every = 500,
+    compile: Compile = False, retry_failed: Retry = False, dry_run: Dry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Train and evaluate every run of a plan. Finished runs are kept, interrupted ones go on, failed ones are noted.
 

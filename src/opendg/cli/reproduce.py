@@ -34,8 +34,8 @@ def command(
     note: Annotated[str | None, typer.Option(help="A sentence for the header, e.g. about the data.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
     dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
-    cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500, compile: bench.Compile = False,
-    retry_failed: bench.Retry = False, json_: bench.Json = False,
+    cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500,
+    compile: bench.Compile = False, retry_failed: bench.Retry = False, json_: bench.Json = False,
 ) -> None:  # fmt: skip
     """Run what is missing of a table or figure of the paper, then show it beside the published numbers.
 

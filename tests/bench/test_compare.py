@@ -1,0 +1,123 @@
+"""Rotating the unknown class: means over class and target, and paired intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from opendg.bench.compare import by_pair, compare, comparisons, ratio_table, rotating_table
+from opendg.bench.plan import Entry
+from opendg.bench.records import Result
+from opendg.errors import OpenDGError
+from tests.bench.results import CLASSES, result
+
+TARGETS = ("photo", "art_painting", "cartoon", "sketch")
+ENTRIES = (Entry("medic", "MEDIC"), Entry("erm", "ERM"))
+
+
+def rotated(lead: float, seeds: int = 2) -> list[Result]:
+    """ERM at 0.5 with noise that both methods share, MEDIC ahead of it by about `lead`."""
+    random = np.random.default_rng(0)
+    found = []
+    for unknown in CLASSES:
+        for target in TARGETS:
+            hard, gain = random.normal(0, 0.1), random.normal(lead, 0.02)
+            for seed in range(seeds):
+                wobble = random.normal(0, 0.005)
+                found.append(result("erm", target, seed, 0.5 + hard + wobble, unknown=(unknown,)))
+                found.append(result("medic", target, seed, 0.5 + hard + gain, unknown=(unknown,)))
+    return found
+
+
+def test_a_column_is_a_class_and_the_average_is_over_all_pairs() -> None:
+    found = rotated(0.05)
+    table = rotating_table("r", found, "R", ENTRIES, ("oscr",), ("cls",))
+    assert table.columns == tuple(CLASSES)
+    erm = table.rows[1]
+    numbers = {(r.record["unknown"][0], r.target, r.seed): 100 * r.record["scores"]["cls"]["oscr"]
+               for r in found if r.record["method"] == "erm"}  # fmt: skip
+    dog = [np.mean([numbers["dog", t, s] for s in (0, 1)]) for t in TARGETS]
+    value = table.value(erm, "dog", "oscr")
+    assert (value.mean, value.spread, value.count) == (
+        pytest.approx(np.mean(dog)),
+        pytest.approx(np.std(dog, ddof=1)),
+        4,
+    )
+    assert table.value(erm, None, "oscr").count == 28
+    assert table.value(erm, None, "oscr").mean == pytest.approx(np.mean(list(numbers.values())))
+    assert "class x target pairs" in " ".join(table.header)
+    assert table.facts["protocol"].count("pacs:shared:6+1") == 7
+
+
+def test_the_interval_is_that_of_paired_differences() -> None:
+    """Near the t interval of the 28 differences, and far narrower than without pairing."""
+    table = rotating_table("r", rotated(0.05), "R", ENTRIES, ("oscr",), ("cls",))
+    one = compare(*table.rows, "oscr")
+    first, second = (by_pair(row, "oscr") for row in table.rows)
+    differences = np.array([first[pair] - second[pair] for pair in first])
+    low, high = stats.t.interval(0.95, 27, differences.mean(), stats.sem(differences))
+    assert one.difference == pytest.approx(differences.mean())
+    assert (one.low, one.high) == (pytest.approx(low, abs=0.3), pytest.approx(high, abs=0.3))
+    assert one.pairs == 28
+    assert one.ahead == int((differences > 0).sum())
+    unpaired = stats.ttest_ind(list(first.values()), list(second.values())).confidence_interval()
+    assert one.high - one.low < 0.5 * (unpaired.high - unpaired.low)
+    assert one == compare(*table.rows, "oscr"), "the same interval every time"
+
+
+def test_more_seeds_of_the_same_pairs_do_not_narrow_the_interval() -> None:
+    few = rotating_table("r", rotated(0.0, seeds=1), "R", ENTRIES, ("oscr",), ("cls",))
+    copies = [Result(r.record | {"seed": seed}, r.path) for r in rotated(0.0, seeds=1) for seed in range(5)]
+    many = rotating_table("r", copies, "R", ENTRIES, ("oscr",), ("cls",))
+    narrow, wide = compare(*many.rows, "oscr"), compare(*few.rows, "oscr")
+    assert (narrow.low, narrow.high) == (pytest.approx(wide.low), pytest.approx(wide.high))
+
+
+def test_a_lead_of_nothing_holds_zero_in_its_interval() -> None:
+    table = rotating_table("r", rotated(0.0), "R", ENTRIES, ("oscr",), ("cls",))
+    one = compare(*table.rows, "oscr")
+    assert one.low < 0 < one.high
+
+
+def test_methods_are_compared_by_the_same_score_and_by_their_own() -> None:
+    found = [
+        result(
+            method,
+            target,
+            unknown=(unknown,),
+            scores={"bcls": 0.6, "energy": 0.4 + 0.1 * (method == "medic")},
+            chosen=c,
+        )
+        for method, c in (("erm", {"ova": True}), ("medic", {}))
+        for target in TARGETS
+        for unknown in ("dog", "horse")
+    ]
+    rows = rotating_table("r", found, "R", ENTRIES, ("oscr",), ("cls", "bcls", "energy")).rows
+    made = {(c.first, c.second) for c in comparisons(rows, "oscr")}
+    assert made == {("MEDIC-cls", "ERM-cls"), ("MEDIC-bcls", "ERM-bcls"), ("MEDIC-energy", "ERM-energy"),
+                    ("MEDIC-bcls", "ERM-cls")}  # fmt: skip
+
+
+def test_one_pair_is_not_enough() -> None:
+    table = rotating_table("r", [result("erm"), result("medic")], "R", ENTRIES, ("oscr",), ("cls",))
+    with pytest.raises(OpenDGError, match="share 1 class x target pair"):
+        compare(*table.rows, "oscr")
+
+
+def test_a_table_by_division_has_a_column_for_each() -> None:
+    found = [
+        result("erm", target, seed, 0.3 + 0.1 * n + 0.01 * seed, unknown=tuple(CLASSES[n:]))
+        for n in (3, 4, 6) for target in TARGETS for seed in (0, 1)
+    ]  # fmt: skip
+    table = ratio_table("o", found, "O", (), ("oscr",), ("own",))
+    assert table.columns == ("3:4", "4:3", "6:1")
+    value = table.value(table.rows[0], "4:3", "oscr")
+    assert (value.mean, value.count) == (pytest.approx(70.5), 2)
+
+
+def test_two_datasets_are_refused() -> None:
+    other = result("erm")
+    mixed = [result("erm"), Result(other.record | {"dataset": "vlcs"}, other.path)]
+    with pytest.raises(OpenDGError, match="pacs and vlcs"):
+        rotating_table("r", mixed, "R", ENTRIES, ("oscr",))

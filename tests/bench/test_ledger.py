@@ -1,0 +1,82 @@
+"""The ledger: states, and locks that end with their holder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opendg.bench.cells import Cell
+from opendg.bench.ledger import Ledger
+from opendg.errors import OpenDGError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from opendg.bench.ledger import Ledger
+with Ledger(Path(sys.argv[1])).hold("one") as mine:
+    print(mine, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger(tmp_path)
+    made.prepare()
+    return made
+
+
+def test_a_lock_ends_with_the_process_that_holds_it(ledger: Ledger) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(ledger.runs)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        with ledger.hold("one", patience=0) as mine:
+            assert not mine
+        assert ledger.state("one") == "running"
+        holder.kill()
+        holder.wait()
+    with ledger.hold("one", patience=0) as mine:
+        assert mine, "the lock file is still there, but nobody holds it"
+    assert ledger.state("one") == "left"
+
+
+def test_the_life_of_a_run(ledger: Ledger) -> None:
+    cell = Cell("erm", "pacs", "sketch")
+    assert ledger.state("one") == "left"
+    ledger.begin("one", cell)
+    assert ledger.state("one") == "interrupted"
+    ledger.end("one", outcome="failed", error="No luck.")
+    assert (ledger.state("one"), ledger.read("one").error) == ("failed", "No luck.")
+    ledger.begin("one", cell)
+    assert ledger.state("one") == "interrupted"
+    ledger.end("one", outcome="done", scores=["cls"])
+    assert ledger.state("one") == "interrupted", "without a record nothing is done"
+    (ledger.runs / "one").mkdir()
+    (ledger.runs / "one" / "evaluation-selected.json").write_text("{}")
+    assert ledger.state("one") == "done"
+    assert ledger.state("one", ("cls",)) == "done"
+    assert ledger.state("one", ("energy",)) == "interrupted", "another score is asked for"
+    assert len(ledger.read("one").attempts) == 2
+
+
+def test_a_worker_that_dies_before_it_begins_leaves_earlier_attempts_as_they_were(ledger: Ledger) -> None:
+    ledger.begin("one", Cell("erm", "pacs", "sketch"))
+    ledger.end("one", outcome="done", scores=[])
+    ledger.end("one", outcome="failed", error="Gone.")
+    assert [attempt["outcome"] for attempt in ledger.read("one").attempts] == ["done", "failed"]
+
+
+def test_a_damaged_ledger_is_a_sentence(ledger: Ledger) -> None:
+    (ledger.folder / "one.json").write_text("{")
+    with pytest.raises(OpenDGError, match="The ledger of 'one' is damaged"):
+        ledger.read("one")
+
+
+def test_steps_are_read_from_a_torn_log(ledger: Ledger) -> None:
+    assert ledger.steps("one") == 0
+    (ledger.runs / "one").mkdir()
+    (ledger.runs / "one" / "log.jsonl").write_text('{"step": 50, "losses": {}}\n{"step": 100, "lo')
+    assert ledger.steps("one") == 50

@@ -1,0 +1,202 @@
+"""`opendg reproduce`: what is missing is run, tables and figures come from records, and a forecast needs no data."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from opendg.bench import figures
+from opendg.bench.plan import Plan, Show, list_plans, load_plan
+from opendg.bench.published import TABLES
+from opendg.bench.records import load_records, take_weights
+from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of
+from opendg.bench.tables import measured_rows
+from opendg.cli import app
+from opendg.errors import OpenDGError
+from opendg.evaluation.metrics import h_score
+from opendg.predictions import Predictions
+from tests.bench.parts import signs
+
+Finished = tuple[Plan, Path]
+
+
+@pytest.mark.parametrize("name", [*TABLES, "rotating-unknown", "thresholds", "tsne", "openness"])
+def test_a_forecast_needs_neither_data_nor_gpu(name: str, tmp_path: Path) -> None:
+    plan, _ = asked_for(name, None, few=False, seeds=[0], methods=["erm"])
+    found = forecast(plan, tmp_path / "none", None)
+    assert set(found.states.values()) == {"left"}
+    assert len(found.states) == len(plan.cells())
+    assert found.seconds > 60 * len(found.states) / 10
+    assert found.sources
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_dry_run_says_what_would_run(tmp_path: Path) -> None:
+    words = ["reproduce", "rotating-unknown", "--runs", str(tmp_path), "--dry-run"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "84 runs in the plan: 84 left" in result.output
+    assert "About" in result.output
+    said = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert len(said["runs"]) == 84
+    assert said["seconds"] == pytest.approx(sum(said["runs"].values()))
+
+
+def test_finished_runs_set_the_pace_of_the_forecast(finished: Finished) -> None:
+    plan, runs = finished
+    known = forecast(plan, runs, None)
+    assert set(known.states.values()) == {"done"}
+    assert known.seconds == 0
+    longer = forecast(plan.override(iterations=24), runs, None)
+    assert longer.sources == ["runs of this folder"]
+    spent = sum(json.loads(path.read_text())["attempts"][0]["seconds"] for path in (runs / "ledger").glob("*.json"))
+    assert longer.seconds == pytest.approx(2 * spent, rel=0.5)
+
+
+@pytest.mark.slow
+def test_reproduce_runs_what_is_missing_and_writes_the_table(tree: Path, tmp_path: Path) -> None:
+    """The command as a user has it; then the same table from its records alone."""
+    plan, runs, out = tmp_path / "signs.toml", tmp_path / "runs", tmp_path / "out"
+    plan.write_text(signs(tree))
+    words = ["reproduce", str(plan), "--device", "cpu", "--note", "Four signs."]
+    first = CliRunner().invoke(app, [*words, "--runs", str(runs), "--out", str(out)])
+    assert first.exit_code == 0, first.output
+    assert "MEDIC-bcls" in first.output
+    assert "Four signs." in first.output
+    assert len(list((out / "records").glob("*.json"))) == 4
+    again = CliRunner().invoke(app, [*words, "--records", str(out / "records"), "--out", str(tmp_path / "again")])
+    assert again.exit_code == 0, again.output
+    for name in ("signs.md", "signs.tex", "signs.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_a_table_has_the_numbers_of_the_records(finished: Finished, tmp_path: Path) -> None:
+    plan, runs = finished
+    produce(plan, results_of(plan, runs, None), tmp_path)
+    rows = list(csv.DictReader(StringIO((tmp_path / "signs.csv").read_text())))
+    (found,) = [r for r in rows if (r["row"], r["column"], r["metric"]) == ("MEDIC-bcls", "wood", "oscr")]
+    values = [
+        json.loads(path.read_text())["scores"]["bcls"]["oscr"]
+        for path in runs.glob("medic-wood-*/evaluation-averaged.json")
+    ]
+    assert len(values) == int(found["n"]) == 2
+    assert float(found["mean"]) == pytest.approx(100 * np.mean(values), abs=1e-4)
+    assert float(found["spread"]) == pytest.approx(100 * np.std(values, ddof=1), abs=1e-4)
+    assert "averaged weights (decay 0.9)" in found["selection"]
+    selected = produce(plan, results_of(plan, runs, None), tmp_path, take="selected").tables[0]
+    assert selected.facts["selection"] == "the last iterate"
+
+
+def test_quick_is_short_and_has_a_name_of_its_own() -> None:
+    plan, _ = asked_for("pacs-resnet18", None, few=True)
+    assert plan.name == "pacs-resnet18-quick"
+    assert plan.seeds == (0,)
+    assert {cell.recipe["iterations"] for cell in plan.cells()} == {20}
+    assert "not a result" in plan.title
+
+
+def test_tuned_settings_come_from_a_plan_of_the_users(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.toml"
+    file.write_text(
+        'data = "pacs"\nbackbone = "resnet18.tv_in1k"\nmethods = [{ method = "medic", settings = { alpha = 0.3 } }]'
+    )
+    plan, _ = asked_for("pacs-resnet18", file, few=False)
+    assert (plan.name, plan.show.published) == ("pacs-resnet18", "pacs-resnet18")
+    assert [entry.settings for entry in plan.methods] == [{"alpha": 0.3}]
+
+
+def test_methods_of_another_version_are_left_out_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "next.toml"
+    file.write_text('data = "pacs"\nmethods = [{ method = "erm" }, { method = "medic-2040" }]')
+    plan, notes = asked_for("pacs-resnet18", file, few=False)
+    assert [entry.method for entry in plan.methods] == ["erm"]
+    assert notes == ["Not in this version and left out: medic-2040."]
+
+
+def shown(plan: Plan, kind: str, **more: str) -> Plan:
+    return replace(plan, show=Show(kind=kind, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("thresholds", ["thresholds-ink", "thresholds-wood"]),
+        ("tsne", ["tsne-ink-erm-cls", "tsne-ink-medic-bcls", "tsne-wood-erm-cls", "tsne-wood-medic-bcls"]),
+        ("oscr", ["oscr-ink", "oscr-wood"]),
+        ("confusion", [f"confusion-{t}-{m}" for t in ("ink", "wood") for m in ("erm-cls", "medic-bcls")]),
+    ],
+)
+def test_figures_come_from_finished_runs(finished: Finished, tmp_path: Path, kind: str, names: list[str]) -> None:
+    plan, runs = finished
+    made = produce(shown(plan, kind), results_of(plan, runs, None), tmp_path, device="cpu")
+    drawn = sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".png", ".svg"))
+    assert drawn == sorted(f"{name}{suffix}" for name in names for suffix in (".png", ".svg"))
+    page = (tmp_path / "signs.md").read_text()
+    assert all(f"]({name}.png)" in page for name in names)
+    assert "Protocol: " in page
+    assert "Seeds: 0, 1" in " ".join(made.caption)
+
+
+def test_the_source_curve_sees_unknown_classes_of_the_source_domains_alone(finished: Finished, tmp_path: Path) -> None:
+    plan, runs = finished
+    produce(shown(plan, "thresholds"), results_of(plan, runs, None), tmp_path, device="cpu")
+    (run,) = runs.glob("medic-wood-0-*")
+    seen = Predictions.load(run / "source-unknown-averaged.npz")
+    assert set(seen.domain) == {"chalk", "ink", "neon"}
+    assert not seen.known.any()
+    assert {key.split("/")[1] for key in seen.keys} == {"ring"}
+    assert len(seen) == 30
+
+
+def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> None:
+    """At one threshold, computed again from the predictions."""
+    plan, runs = finished
+    rows = measured_rows(take_weights(results_of(plan, runs, None)), plan.methods, ("own",), None)
+    (medic,) = [row for row in rows if row.method == "medic"]
+    sides = figures._both_sides(medic, "wood", None, "cpu")
+    assert len(sides) == 4, "target and source of two seeds"
+    at = np.array([0.4])
+    assert figures._mean_h(sides[::2], at)[0] == np.mean([h_score(*side, 0.4) for side in sides[::2]])
+    result = figures.of_target(medic, "wood")[0]
+    seen = figures.target_predictions(result)
+    assert len(sides[0][0]) == seen.known.sum()
+    assert len(sides[0][2]) == (~seen.known).sum()
+
+
+def test_figures_of_records_alone_say_what_they_need(finished: Finished, tmp_path: Path) -> None:
+    plan, runs = finished
+    keep_records(results_of(plan, runs, None), tmp_path)
+    with pytest.raises(OpenDGError, match="needs predictions"):
+        produce(shown(plan, "tsne"), load_records(tmp_path / "records"), tmp_path)
+
+
+def test_fitted_scores_are_refused_in_figures() -> None:
+    with pytest.raises(OpenDGError, match="fitted on source images"):
+        figures.plain_score("mahalanobis")
+
+
+def test_an_unfinished_plan_and_an_unknown_kind_are_sentences(finished: Finished, tmp_path: Path) -> None:
+    plan, runs = finished
+    with pytest.raises(OpenDGError, match="No run of signs is finished"):
+        results_of(plan.override(seeds=[9]), runs, None)
+    with pytest.raises(OpenDGError, match="did you mean 'thresholds'"):
+        produce(shown(plan, "threshold"), results_of(plan, runs, None), tmp_path)
+
+
+def test_every_table_and_figure_of_the_paper_has_a_plan() -> None:
+    figures_too = {"thresholds", "tsne", "openness", "openness-pacs", "openness-digits", "oscr", "confusion"}
+    assert set(list_plans()) == {*TABLES, "rotating-unknown"} | figures_too
+    assert all(load_plan(name).title for name in list_plans())
+
+
+def test_plans_are_listed() -> None:
+    result = CliRunner().invoke(app, ["bench", "plans"])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in list_plans())

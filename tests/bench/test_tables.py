@@ -1,0 +1,210 @@
+"""Tables: means, spreads, published numbers, headers, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opendg.bench.plan import Entry
+from opendg.bench.published import published
+from opendg.bench.records import load_records, take_weights
+from opendg.bench.render import comma_separated, latex, markdown, write_table
+from opendg.bench.tables import Table, make_table
+from opendg.errors import OpenDGError
+from tests.bench.results import record, result
+
+PHOTO = {0: 0.90, 1: 0.92, 2: 0.97}
+PACS = published("pacs-resnet18")
+
+
+def pacs(**more: object) -> Table:
+    """ERM over four targets and three seeds, on the paper's protocol."""
+    found = [
+        result("erm", target, seed, value - 0.1 * number)
+        for number, target in enumerate(("photo", "art_painting", "cartoon", "sketch"))
+        for seed, value in PHOTO.items()
+    ]
+    return make_table("pacs", found, reference=PACS, scores=("cls",), **more)  # type: ignore[arg-type]
+
+
+def test_mean_and_spread_are_over_seeds() -> None:
+    table = pacs()
+    (erm,) = [row for row in table.rows if row.results]
+    value = table.value(erm, "photo", "oscr")
+    assert value.mean == pytest.approx(93.0)
+    assert value.spread == pytest.approx(100 * statistics.stdev(PHOTO.values()))
+    assert value.count == 3
+    assert value.published == 95.11
+    assert value.difference == pytest.approx(93.0 - 95.11)
+    average = table.value(erm, None, "oscr")
+    assert average.mean == pytest.approx(93.0 - 15.0)
+    assert average.spread == pytest.approx(value.spread), "seeds move all targets alike"
+    assert table.value(erm, "photo", "acc").mean == pytest.approx(103.0)
+    assert table.value(erm, "photo", "h@oracle10").mean == pytest.approx(98.0)
+
+
+@given(st.lists(st.lists(st.floats(0.01, 0.9), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_the_average_is_that_of_the_seeds_means(values: list[list[float]]) -> None:
+    targets = ("cartoon", "photo", "sketch")
+    found = [result("erm", t, s, v) for s, row in enumerate(values) for t, v in zip(targets, row, strict=True)]
+    table = make_table("x", found, scores=("cls",))
+    value = table.value(table.rows[0], None, "oscr")
+    means = [100 * statistics.fmean(row) for row in values]
+    assert value.mean == pytest.approx(statistics.fmean(means))
+    assert value.spread == (pytest.approx(statistics.stdev(means), abs=1e-9) if len(means) > 1 else None)
+
+
+def test_the_average_wants_every_target() -> None:
+    found = [result("erm", "photo", 0), result("erm", "sketch", 0), result("erm", "photo", 1)]
+    table = make_table("x", found, scores=("cls",))
+    assert table.value(table.rows[0], None, "oscr").count == 1
+    assert table.value(table.rows[0], "photo", "oscr").count == 2
+    assert (
+        make_table("x", [*found[:1], *found[2:], result("medic", "sketch")], scores=("cls",))
+        .value(table.rows[0], None, "oscr")
+        .count
+        == 1
+    )
+    alone = make_table("x", [result("erm", "photo"), result("medic", "sketch")], scores=("cls",))
+    assert alone.value(alone.rows[0], None, "oscr").mean is None
+
+
+def test_rows_follow_the_paper_and_what_it_does_not_have_comes_last() -> None:
+    found = [
+        result("erm"), result("medic", scores={"bcls": 0.7, "energy": 0.8}), result("erm", chosen={"ova": True}),
+    ]  # fmt: skip
+    table = make_table("x", found, reference=PACS, entries=[Entry("erm", "ERM+", {"ova": True}), Entry("medic")])
+    labels = [row.label for row in table.rows]
+    assert labels[: len(PACS.rows)] == [row.name for row in PACS.rows]
+    assert labels[len(PACS.rows) :] == ["ERM+-cls", "MEDIC-energy"]
+    assert [row.label for row in table.rows if row.results] == [
+        "ERM",
+        "MEDIC-cls",
+        "MEDIC-bcls",
+        "ERM+-cls",
+        "MEDIC-energy",
+    ]
+
+
+def test_the_ablation_tells_heads_apart() -> None:
+    variants = [{"ova": False}, {"ova": True}, {"ova": True, "shared": True}]
+    found = [result("medic", chosen=v, scores={"bcls": 0.6} if v["ova"] else {}, backbone="resnet50") for v in variants]
+    table = make_table("x", found, reference=published("ablation"), scores=("cls", "bcls"))
+    measured = {row.label: row.results[0].record["settings"] for row in table.rows if row.results and row.published}
+    assert set(measured) == {"MEDIC", "MEDIC-cls", "MEDIC-bcls", "MEDIC-share"}
+    assert measured["MEDIC-share"]["shared"] is True
+    assert measured["MEDIC"]["ova"] is False
+
+
+@pytest.mark.parametrize("other", [{"backbone": "resnet50"}, {"unknown": ("house", "person")}])
+def test_published_numbers_stand_beside_their_like_only(other: dict[str, object]) -> None:
+    table = make_table("x", [result("erm", **other)], reference=PACS)
+    assert table.reference is None
+    assert "Published numbers are left out" in table.header[-1]
+    assert [row.label for row in table.rows] == ["ERM-cls"]
+
+
+def test_two_protocols_are_refused() -> None:
+    with pytest.raises(OpenDGError, match="of 2 protocols .* cannot stand in one table"):
+        make_table("x", [result("erm"), result("erm", unknown=("dog",))])
+
+
+def test_the_header_says_what_the_numbers_saw() -> None:
+    table = pacs(notes=["A sample."])
+    text = " ".join(table.header)
+    for needed in ("pacs:shared:6+1:person", "unknown: person", "the last iterate", "H-score is H@oracle10",
+                   "it saw target scores", "over seeds. Seeds: 0, 1, 2", "4000 iterations", "commit abc123",
+                   "a machine", "Table 2", "A sample.", "resnet18.tv_in1k"):  # fmt: skip
+        assert needed in text, needed
+    assert text in " ".join(line.removeprefix("- ") for line in markdown(table).splitlines())
+    assert all(f"% {line}" in latex(table).splitlines() for line in table.header)
+
+
+def test_rows_of_other_recipes_seeds_and_settings_are_named() -> None:
+    found = [result("erm", seed=0), result("erm", seed=1), result("medic", seed=0, chosen={"alpha": 0.2}, iterations=9)]
+    text = " ".join(make_table("x", found, scores=("cls",)).header)
+    assert "Seeds: 0, 1; MEDIC-cls: 0" in text
+    assert "MEDIC-cls: 9 iterations" in text
+    assert "MEDIC-cls: alpha=0.2" in text
+
+
+def test_rows_of_one_name_are_told_apart() -> None:
+    table = make_table("x", [result("erm"), result("erm", lr=0.5), result("erm", iterations=7)], scores=("cls",))
+    assert [row.label.removeprefix("ERM-cls ") for row in table.rows] == [
+        "(iterations=4000, lr=0.0001)", "(iterations=4000, lr=0.5)", "(iterations=7, lr=0.0001)",
+    ]  # fmt: skip
+
+
+def test_markdown_shows_measured_published_and_difference() -> None:
+    lines = markdown(pacs()).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| ERM ") and i > lines.index("## OSCR"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start : start + 3]]
+    assert cells[0] == ["ERM", "93.00 ± 3.61", "83.00 ± 3.61", "73.00 ± 3.61", "63.00 ± 3.61", "78.00 ± 3.61"]
+    assert cells[1] == ["*published*", "95.11", "71.89", "62.57", "51.75", "70.33"]
+    assert cells[2] == ["*difference*", "-2.11", "+11.11", "+10.43", "+11.25", "+7.67"]
+    assert any(line.startswith("| OpenMax (published)") for line in lines)
+    assert len({len(line) for line in lines if line.startswith("|")}) <= 3, "columns line up in each of three tables"
+
+
+def test_comma_separated_numbers_carry_what_they_saw() -> None:
+    rows = list(csv.DictReader(StringIO(comma_separated(pacs()))))
+    assert len(rows) == len(PACS.rows) * 5 * 3
+    (one,) = [r for r in rows if (r["row"], r["column"], r["metric"]) == ("ERM", "photo", "oscr")]
+    assert float(one["mean"]) == pytest.approx(93.0)
+    assert float(one["difference"]) == pytest.approx(-2.11)
+    expected = {"protocol": "pacs:shared:6+1:person", "selection": "the last iterate", "seeds": "0 1 2"}
+    expected |= {"commit": "abc123", "threshold": "H-score=H@oracle10"}
+    assert {name: one[name] for name in expected} == expected
+
+
+def test_latex_has_the_papers_layout_and_is_balanced() -> None:
+    text = latex(pacs())
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    widths = [line.count("&") for line in rows[1:]]
+    assert set(widths) == {15}
+    assert r"\multicolumn{3}{c}{art painting}" in rows[0]
+    body = [line for line in text.splitlines() if not line.startswith("%")]
+    assert "_" not in "".join(body)
+    assert sum(line.count("{") - line.count("}") for line in body) == 0
+
+
+def test_records_are_read_back_and_make_the_same_table(tmp_path: Path) -> None:
+    for number, one in enumerate([record("erm", "photo"), record("erm", "sketch")]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "evaluation-selected.json").write_text(json.dumps(one))
+        (folder / "run.json").write_text("{}")
+    found = load_records(tmp_path)
+    assert [r.target for r in found] == ["photo", "sketch"]
+    write_table(make_table("t", found, reference=PACS), tmp_path / "one")
+    write_table(make_table("t", load_records(tmp_path), reference=PACS), tmp_path / "two")
+    for name in ("t.md", "t.tex", "t.csv"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_averaged_weights_are_taken_where_there_are_some() -> None:
+    found = [result("erm", "photo", weights=w, value=v) for w, v in (("averaged", 0.6), ("selected", 0.5))]
+    found.append(result("erm", "sketch"))
+    assert [r.record["weights"] for r in take_weights(found)] == ["averaged", "selected"]
+    assert [r.metric("cls", "oscr") for r in take_weights(found, "selected")] == [50.0, 50.0]
+    assert len(take_weights(found, "averaged")) == 1
+    with pytest.raises(OpenDGError, match="No run has averaged weights"):
+        take_weights(found[1:], "averaged")
+
+
+def test_folders_without_records_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="There is no folder of records"):
+        load_records(tmp_path / "none")
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(OpenDGError, match="holds no records"):
+        load_records(tmp_path)
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(OpenDGError, match="cannot be read as JSON"):
+        load_records(tmp_path)
