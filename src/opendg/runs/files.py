@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ def write_atomic(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise disk_error(error, path) from error
+    finally:
+        with suppress(OSError):  # it is gone when all went well, and never was where nothing may be written
+            temporary.unlink()
 
 
 def write_json(path: Path, values: Any) -> None:
