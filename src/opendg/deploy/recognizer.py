@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from opendg.data.decode import decode, resize
+from opendg.data.tree import SUFFIXES
 from opendg.errors import OpenDGError
 from opendg.evaluation.metrics import accepting_threshold
 from opendg.methods.registry import METHODS
@@ -21,7 +22,6 @@ from opendg.runs.restore import choose_weights, restore
 from opendg.scores.registry import make_score, usable_scores
 from opendg.training.train import make_fabric
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 Image = str | Path | bytes | NDArray[np.uint8]
 
 
@@ -90,6 +90,8 @@ class Recognizer:
         read = [self._read(image, i) for i, image in enumerate(listed)]
         if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
             raise OpenDGError(broken[0])
+        if not read:
+            return np.empty(0)
         return self.score.value(self.score(self.outputs(np.stack([pixels for _, pixels in read]))))
 
     def outputs(self, pixels: NDArray[np.uint8]) -> Predictions:
@@ -131,11 +133,12 @@ def _default_score(run: Run, val: Predictions) -> str:
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are, and all images below folders, sorted."""
+    """Files as they are, and all images below folders, sorted; hidden files are left out."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found += sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGES and file.is_file())
+            images = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES)
+            found += sorted(file for file in images if file.is_file())
         else:
             found.append(path)
     return found
