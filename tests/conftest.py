@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.tiny import quick, write_tree
+
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `small`
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -31,6 +33,21 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("OPENDG_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("OPENDG_DATA", raising=False)
         yield
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small dataset of `tiny`. Tests that change it make their own."""
+    return write_tree(tmp_path_factory.mktemp("data") / "signs")
+
+
+@pytest.fixture(scope="session")
+def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of MEDIC on it that has learnt something. Tests that change it copy it."""
+    from opendg.training.train import train
+
+    asked = quick(iterations=60, batch=3, optimizer="adam", lr=1e-3, average=0.9)
+    return train("medic", str(tree), out=tmp_path_factory.mktemp("runs") / "trained", **asked).path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -64,7 +64,7 @@ def test_a_record_says_what_it_saw(opendg: Command, trained: Path) -> None:
     found = record(opendg, trained)
     assert (found["dataset"], found["target"], found["method"], found["seed"]) == ("signs", "wood", "medic", 0)
     assert found["protocol"].startswith("signs:shared:3+1:")
-    assert found["selection"] == "the last iterate"
+    assert found["selection"] == "averaged weights (decay 0.9)"
     assert (found["n_known"], found["n_unknown"]) == (36, 12)
     assert found["acc"] > 0.6
     assert list(found["scores"]) == ["cls", "bcls", "energy", "max-logit"]
@@ -74,17 +74,23 @@ def test_a_record_says_what_it_saw(opendg: Command, trained: Path) -> None:
         assert "target scores" in values["h@oracle10"]["saw"]
         assert "source validation" in values["h@source95"]["saw"]
         assert (values["h@0.5"] is not None) == (name == "bcls")
-    assert json.loads((trained / "evaluation-selected.json").read_text()) == found
+    assert json.loads((trained / "evaluation-averaged.json").read_text()) == found
+
+
+def test_the_weights_can_be_chosen(opendg: Command, trained: Path) -> None:
+    found = [record(opendg, trained, "--weights", which) for which in ("selected", "averaged")]
+    assert [one["selection"] for one in found] == ["the last iterate", "averaged weights (decay 0.9)"]
+    assert found[0]["scores"] != found[1]["scores"]
 
 
 def test_evaluating_twice_gives_the_same(opendg: Command, trained: Path) -> None:
-    first = record(opendg, trained), (trained / "target-selected.npz").read_bytes()
-    assert (record(opendg, trained), (trained / "target-selected.npz").read_bytes()) == first
+    first = record(opendg, trained), (trained / "target-averaged.npz").read_bytes()
+    assert (record(opendg, trained), (trained / "target-averaged.npz").read_bytes()) == first
 
 
 def test_per_image_predictions_are_those_of_the_target(opendg: Command, trained: Path, tree: Path) -> None:
     found = record(opendg, trained)
-    target = Predictions.load(trained / "target-selected.npz")
+    target = Predictions.load(trained / "target-averaged.npz")
     assert set(target.keys) == {str(path.relative_to(tree)) for path in (tree / "wood").rglob("*.png")}
     assert set(target.domain) == {"wood"}
     names = np.array(["bar", "cross", "dot", "-"])  # -1, unknown, is the last

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import opendg
+from opendg.deploy.recognizer import Recognizer, find_images
+from opendg.errors import OpenDGError
+from opendg.predictions import Predictions
+from opendg.runs.directory import Run
+from tests.tiny import CLASSES, picture, quick
+
+
+@pytest.fixture(scope="module")
+def recognizer(trained: Path) -> Recognizer:
+    return opendg.load(trained, device="cpu")
+
+
+def test_it_knows_what_it_was_trained_on(recognizer: Recognizer) -> None:
+    assert recognizer.classes == ("bar", "cross", "dot")
+    assert recognizer.size == (32, 32)
+    assert recognizer.score.name == "bcls"
+    assert not recognizer.classifier.training
+
+
+def test_known_signs_are_recognised(recognizer: Recognizer, tree: Path) -> None:
+    for name in recognizer.classes:
+        found = recognizer.predict(sorted((tree / "ink" / name).iterdir()))
+        assert [one.closest for one in found].count(name) >= 10
+        assert [one.label for one in found].count(name) >= 8
+
+
+def test_paths_bytes_and_arrays_are_the_same_image(recognizer: Recognizer, tree: Path) -> None:
+    path = tree / "wood" / "dot" / "003.png"
+    forms = [str(path), path, path.read_bytes(), picture("wood", "dot", 3)]
+    singles = [recognizer.predict(form) for form in forms]
+    together = recognizer.predict(forms)
+    said = {(one.label, one.closest, round(one.confidence, 6)) for one in [*together, *(one for (one,) in singles)]}
+    assert len(said) == 1
+    assert [one.image for one in together] == [str(path), str(path), "image 2", "image 3"]
+
+
+def test_images_of_any_size_and_mode(recognizer: Recognizer, tmp_path: Path) -> None:
+    image = Image.fromarray(picture("ink", "cross", 1)).resize((96, 64))
+    for mode, suffix in (("RGB", "jpg"), ("L", "bmp"), ("RGBA", "png"), ("P", "tif"), ("RGB", "webp")):
+        image.convert(mode).save(tmp_path / f"{mode}.{suffix}")
+    found = recognizer.predict(find_images([tmp_path]))
+    assert [one.error for one in found] == [None] * 5
+
+
+def test_it_says_what_the_evaluation_says(recognizer: Recognizer, trained: Path, tree: Path) -> None:
+    opendg.evaluate(trained, device="cpu")
+    target = Predictions.load(Run.open(trained).target_file("averaged"))
+    found = recognizer.predict([tree / key for key in target.keys])
+    assert [one.closest for one in found] == [recognizer.classes[number] for number in target.predicted]
+    values = recognizer.score.value(recognizer.score(target))
+    assert [one.confidence for one in found] == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def test_the_same_images_get_the_same_answer(recognizer: Recognizer, trained: Path, tree: Path) -> None:
+    images = sorted(tree.rglob("*.png"))[:70]
+    first = recognizer.predict(images)
+    assert recognizer.predict(images) == first
+    assert opendg.load(trained, device="cpu").predict(images) == first
+    for size in (1, 7):
+        other = recognizer.predict(images, batch=size)
+        assert [one.label for one in other] == [one.label for one in first]
+        assert [one.confidence for one in other] == pytest.approx([one.confidence for one in first], abs=1e-5)
+
+
+@pytest.mark.parametrize("accept", [0.3, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("score", ["bcls", "cls", "energy"])
+def test_the_threshold_accepts_the_share_asked_for(trained: Path, accept: float, score: str) -> None:
+    """Of the source validation images: at least so many, and with any higher threshold fewer."""
+    made = opendg.load(trained, accept=accept, score=score, device="cpu")
+    scores = made.score(Predictions.load(Run.open(trained).val_file("averaged")))
+    assert np.mean(scores >= made.threshold) >= accept
+    assert np.mean(scores > made.threshold) < accept
+
+
+def test_labels_follow_the_threshold(trained: Path, tree: Path) -> None:
+    images = sorted((tree / "ink").rglob("*.png"))
+    few, many = (opendg.load(trained, accept=accept, device="cpu") for accept in (0.05, 1.0))
+    strict, lenient = few.predict(images), many.predict(images)
+    assert sum(one.label == "unknown" for one in strict) > sum(one.label == "unknown" for one in lenient)
+    assert [one.closest for one in strict] == [one.closest for one in lenient]
+    assert all(one.label in (one.closest, "unknown") for one in strict)
+
+
+def test_validation_images_themselves_are_accepted(recognizer: Recognizer, trained: Path, tree: Path) -> None:
+    """From file to label: 95 % of the images that set the threshold get through it."""
+    keys = Predictions.load(Run.open(trained).val_file("averaged")).keys
+    known = [one.label != "unknown" for one in recognizer.predict([tree / key for key in keys])]
+    assert np.mean(known) >= 0.85  # one of nine may lie on the threshold and move in the last digit
+
+
+def test_scores_are_the_confidences(recognizer: Recognizer, tree: Path) -> None:
+    images = sorted((tree / "wood" / "ring").iterdir())
+    scores = recognizer.scores(images)
+    assert scores.dtype == np.float64
+    assert scores.tolist() == pytest.approx([one.confidence for one in recognizer.predict(images)], abs=1e-6)
+    assert recognizer.scores(images[0]).tolist() == pytest.approx(scores[:1].tolist(), abs=1e-6)
+    assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_no_images_no_answers(recognizer: Recognizer) -> None:
+    assert recognizer.predict([]) == []
+    assert recognizer.scores([]).shape == (0,)
+
+
+def test_broken_images_are_reported_and_the_rest_predicted(recognizer: Recognizer, tree: Path, tmp_path: Path) -> None:
+    good = tree / "ink" / "bar" / "000.png"
+    (tmp_path / "torn.png").write_bytes(good.read_bytes()[:90])
+    images = [tmp_path / "torn.png", good, tmp_path / "none.png", b"", picture("ink", "bar", 0)[..., :2], tmp_path]
+    found = recognizer.predict(images)
+    assert [one.error is None for one in found] == [False, True, False, False, False, False]
+    assert [one.label for one in found if one.error] == ["error"] * 5
+    assert "torn.png" in str(found[0].error)
+    assert "No such file" in str(found[2].error)
+    assert "must be uint8 (height, width, 3)" in str(found[4].error)
+    with pytest.raises(OpenDGError, match="torn.png"):
+        recognizer.scores(images)
+
+
+def test_a_stream_reads_no_further_than_asked(recognizer: Recognizer, tree: Path) -> None:
+    stream = recognizer.stream([tree / "ink/bar/000.png", tree / "no such file"], batch=1)
+    assert next(stream).error is None
+    assert "No such file" in str(next(stream).error)
+
+
+def test_weights_can_be_chosen(trained: Path, tree: Path) -> None:
+    images = sorted((tree / "wood").rglob("*.png"))
+    found = [opendg.load(trained, weights=which, device="cpu").scores(images) for which in ("selected", "averaged")]
+    assert not np.allclose(found[0], found[1])
+    with pytest.raises(OpenDGError, match="choose selected or averaged"):
+        opendg.load(trained, weights="best")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"accept": 0.0}, "accept is 0.0 and must be a share above 0"),
+        ({"accept": 1.1}, "accept is 1.1"),
+        ({"score": "enregy"}, "no score 'enregy': did you mean 'energy'"),
+        ({"score": "mahalanobis"}, "fitted on data that a run does not hold"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(trained: Path, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        opendg.load(trained, **options)
+
+
+def test_a_run_without_the_one_vs_all_head(tree: Path, tmp_path: Path) -> None:
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(iterations=2))
+    made = opendg.load(run.path, device="cpu")
+    assert made.score.name == "cls"
+    assert made.predict(tree / "ink" / "bar" / "000.png")[0].closest in CLASSES
+    with pytest.raises(OpenDGError, match="needs a one-vs-all head .train with --set ova=true."):
+        opendg.load(run.path, score="bcls", device="cpu")
+    with pytest.raises(OpenDGError, match="has no averaged weights: train with --average"):
+        opendg.load(run.path, weights="averaged")
+
+
+def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:
+    for name in ("b.PNG", "a.jpeg", "notes.txt", "deep/c.webp", "deep/d.tiff", ".hidden.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.png").mkdir()
+    found = find_images([tmp_path, tmp_path / "notes.txt"])
+    assert [str(path.relative_to(tmp_path)) for path in found] == [
+        "a.jpeg", "b.PNG", "deep/c.webp", "deep/d.tiff", "notes.txt",
+    ]  # fmt: skip
