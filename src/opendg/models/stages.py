@@ -112,11 +112,12 @@ def channels(backbone: Backbone) -> dict[str, int]:
     return {stage: found.shape[1] for stage, found in maps.items()}
 
 
-def style(found: Tensor, correction: int = 0) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel of each image of a map, (n, C, 1, 1), computed in fp32 or better.
-
-    `correction` 0 divides by the number of pixels, 1 by one less.
-    """
-    wide = found if found.dtype == torch.float64 else found.float()
-    variance, mean = torch.var_mean(wide, dim=(2, 3), correction=correction, keepdim=True)
+def style(found: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (over the number of pixels) of each channel of each image, (n, C, 1, 1), in fp32 or better."""
+    variance, mean = torch.var_mean(wide(found), dim=(2, 3), correction=0, keepdim=True)
     return mean, variance
+
+
+def wide(found: Tensor) -> Tensor:
+    """A map in fp32, or as it is when that is better."""
+    return found if found.dtype == torch.float64 else found.float()
