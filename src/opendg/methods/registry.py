@@ -11,18 +11,26 @@ from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.arith import Arith
 from opendg.methods.arpl import ARPL
 from opendg.methods.base import Method
+from opendg.methods.cirl import CIRL
 from opendg.methods.coral import CORAL
+from opendg.methods.crossmatch import CrossMatch
 from opendg.methods.daml import DAML
 from opendg.methods.dann import DANN
+from opendg.methods.dson import DSON
 from opendg.methods.ebil_hads import EBiLHaDS
 from opendg.methods.erm import ERM
 from opendg.methods.irm import IRM
 from opendg.methods.medic import MEDIC, MLDG, Classwise
 from opendg.methods.medicpp import MEDICpp
 from opendg.methods.metareg import MetaReg
+from opendg.methods.miro import MIRO
+from opendg.methods.mixstyle import MixStyle
 from opendg.methods.mmd import MMD
+from opendg.methods.mmld import MMLD
 from opendg.methods.mvdg import MVDG
 from opendg.methods.openmax import OpenMax
+from opendg.methods.rsc import RSC
+from opendg.methods.sagnet import SagNet
 from opendg.methods.selfreg import SelfReg
 from opendg.methods.swad import SWAD
 
@@ -37,7 +45,6 @@ METHODS: dict[str, type[Method]] = {
         Arith,
         EBiLHaDS,
         MVDG,
-        DAML,
         ARPL,
         CORAL,
         DANN,
@@ -47,6 +54,15 @@ METHODS: dict[str, type[Method]] = {
         OpenMax,
         SelfReg,
         SWAD,
+        DAML,
+        CIRL,
+        CrossMatch,
+        DSON,
+        MIRO,
+        MixStyle,
+        MMLD,
+        RSC,
+        SagNet,
     )
 }
 
@@ -61,7 +77,7 @@ def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     kind = METHODS[name]
-    hints = get_type_hints(kind.Config, vars(__import__("sys").modules[kind.__module__]))
+    hints = get_type_hints(kind.Config)
     values = {}
     for key, value in (settings or {}).items():
         if key not in hints:
