@@ -71,7 +71,8 @@ def test_one_version_everywhere() -> None:
 
 def constraints() -> dict[str, str]:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[a-z0-9-]+==\d+(\.\d+)*((a|b|rc)\d+)?", line) for line in lines), "names and versions only"
+    pair = re.compile(r"[a-z0-9-]+==\d+(\.\d+)*((a|b|rc)\d+)?")
+    assert all(pair.fullmatch(line) for line in lines), "names and versions only"
     pairs = [tuple(line.split("==")) for line in lines]
     assert len(pairs) == len(dict(pairs))
     return dict(pairs)
