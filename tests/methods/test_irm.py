@@ -29,7 +29,7 @@ def test_penalty_is_the_product_of_two_slopes(sizes: tuple[int, ...]) -> None:
 
 def test_gradient_is_that_of_the_objective() -> None:
     """sum CE / B + 6 lambda (mean_e P_e), with autograd's own second derivative inside."""
-    method, episode = IRM(IRM.Config(weight=2.5, anneal=0.0)), domain_episode()
+    method, episode = IRM(IRM.Config(weight=2.5, anneal=0.0, restrain=False)), domain_episode()
     mine, _ = pair(method)
     found = gradients_of(method, mine, episode)
     logits = mine(episode.images).logits
@@ -41,10 +41,26 @@ def test_gradient_is_that_of_the_objective() -> None:
         torch.testing.assert_close(found[name], gradient)
 
 
+def test_restraint_keeps_the_length_of_the_cross_entropys_gradient() -> None:
+    """The same direction as without it, and at the logits no longer than ERM's."""
+    episode, found = domain_episode(), {}
+    for restrain in (True, False):
+        method = IRM(IRM.Config(weight=1000.0, anneal=0.0, restrain=restrain))
+        found[restrain] = gradients_of(method, pair(method)[0], episode)
+    mine, _ = pair(IRM())
+    logits = mine(episode.images).logits
+    ce = 6 * cross_entropy(logits, episode.labels)
+    both = ce + 1000 * 6 * invariance_penalty(logits, episode)
+    lengths = [torch.autograd.grad(loss, logits, retain_graph=True)[0].norm() for loss in (ce, both)]
+    assert lengths[0] < 0.1 * lengths[1]
+    for name, gradient in found[True].items():
+        torch.testing.assert_close(gradient, found[False][name] * lengths[0] / lengths[1])
+
+
 @pytest.mark.parametrize("ova", [False, True])
 def test_weight_0_is_erm_and_weight_1_is_not(ova: bool) -> None:
     assert equals_erm(IRM(IRM.Config(weight=0.0, ova=ova)))
-    same = compare(IRM(IRM.Config(weight=1.0, ova=ova)))
+    same = compare(IRM(IRM.Config(weight=1.0, ova=ova, restrain=False)))
     assert all(equal == name.startswith("head.ova.") for name, equal in same.items())
 
 

@@ -14,27 +14,39 @@ from tests.methods.beside_erm import compare, domain_episode, equals_erm, gradie
 G = (0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
 
-def kernel_by_hand(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Mean over pairs of sum_g exp(-g ||x - y||^2)."""
-    values = [sum(math.exp(-g * float(((x - y) ** 2).sum())) for g in G) for x in a for y in b]
+def kernel_by_hand(a: torch.Tensor, b: torch.Tensor, biased: bool) -> float:
+    """Mean over pairs of sum_g exp(-g ||x - y||^2); without self-pairs where a and b are the same domain."""
+    pairs = [(x, y) for i, x in enumerate(a) for j, y in enumerate(b) if biased or a is not b or i != j]
+    values = [sum(math.exp(-g * float(((x - y) ** 2).sum())) for g in G) for x, y in pairs]
     return sum(values) / len(values)
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 2), (2, 3, 4, 5)])
 @pytest.mark.parametrize("spread", [0.05, 1.0, 20.0])
-def test_discrepancy_by_hand(sizes: tuple[int, ...], spread: float) -> None:
+def test_discrepancy_by_hand(sizes: tuple[int, ...], spread: float, biased: bool) -> None:
     features = spread * torch.randn(sum(sizes), 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    domains = features.split(sizes)
-    pairs = [
-        kernel_by_hand(a, a) + kernel_by_hand(b, b) - 2 * kernel_by_hand(a, b) for a, b in combinations(domains, 2)
-    ]
-    assert float(discrepancy(features, sizes)) == pytest.approx(sum(pairs) / len(pairs), rel=1e-9)
+
+    def k(a: torch.Tensor, b: torch.Tensor) -> float:
+        return kernel_by_hand(a, b, biased)
+
+    pairs = [k(a, a) + k(b, b) - 2 * k(a, b) for a, b in combinations(features.split(sizes), 2)]
+    assert float(discrepancy(features, sizes, biased)) == pytest.approx(sum(pairs) / len(pairs), rel=1e-9)
 
 
-def test_equal_domains_have_no_discrepancy() -> None:
-    one = torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    assert float(discrepancy(torch.cat([one, one, one]), (4, 4, 4))) == pytest.approx(0, abs=1e-12)
-    assert float(discrepancy(torch.cat([one, one + 1, one]), (4, 4, 4))) > 0.1
+def test_alike_domains_have_no_discrepancy() -> None:
+    """Biased: for equal images. Not biased: on average for draws from one distribution, where the biased one is off."""
+    random = torch.Generator().manual_seed(2)
+    one = torch.randn(4, 5, dtype=torch.float64, generator=random)
+    assert float(discrepancy(torch.cat([one, one, one]), (4, 4, 4), biased=True)) == pytest.approx(0, abs=1e-12)
+    assert float(discrepancy(torch.cat([one, one + 1, one]), (4, 4, 4), biased=True)) > 0.1
+    draws = [torch.randn(12, 5, dtype=torch.float64, generator=random) for _ in range(400)]
+    means = {b: sum(float(discrepancy(draw, (4, 4, 4), b)) for draw in draws) / 400 for b in (True, False)}
+    assert abs(means[False]) < 0.02 < 1 < means[True]
+
+
+def test_one_image_of_a_domain_is_enough_for_a_finite_value() -> None:
+    assert discrepancy(torch.randn(3, 5), (1, 2)).isfinite()
 
 
 def test_distances_of_images_to_themselves_are_0_in_float32_too() -> None:
@@ -48,7 +60,7 @@ def test_distances_of_images_to_themselves_are_0_in_float32_too() -> None:
 
 
 def test_gradient_is_that_of_the_objective() -> None:
-    method, episode = MMD(MMD.Config(weight=0.7)), domain_episode()
+    method, episode = MMD(MMD.Config(weight=0.7, biased=True)), domain_episode()
     mine, _ = pair(method)
     found = gradients_of(method, mine, episode)
     outputs = mine(episode.images)

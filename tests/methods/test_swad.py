@@ -65,11 +65,11 @@ def walk(method: SWAD, losses: list[float]) -> tuple[Classifier, State, list[tor
     classifier = small_classifier(method)
     state, survey, path = small_state(method.state(classifier, POOL)), Told(losses), []
     episode, first = domain_episode(), classifier.backbone.net[0][0].weight
-    for t in range(method.interval * len(losses)):
+    for t in range(method.config.interval * len(losses)):
         list(method.step(classifier, episode, state))  # the update is not applied; what comes after it is
         path.append(first.detach().clone())
         state.step += 1
-        if (t + 1) % method.interval == 0:
+        if (t + 1) % method.config.interval == 0:
             method.every(survey, classifier, state)
         with torch.no_grad():
             first.normal_()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,9 +60,9 @@ class SWAD(ERM):
             if min(self.interval, self.converge, self.patience) < 1:
                 raise ValueError("interval, converge and patience must be 1 or more")
 
-    @property
-    def interval(self) -> int:  # type: ignore[override]
-        return int(self.config.interval)
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.interval = self.config.interval
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         return Classifier(backbone, classes, "dual" if self.config.ova else "closed", self.config.freeze_batchnorm)
@@ -82,7 +82,7 @@ class SWAD(ERM):
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         yield from super().step(classifier, episode, state)
-        share = 1 / (state.step % self.interval + 1).double()
+        share = 1 / (state.step % self.config.interval + 1).double()
         fold(named(state.own, "segment"), classifier.weights(), share)
 
     @torch.no_grad()
