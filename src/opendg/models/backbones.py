@@ -16,6 +16,8 @@ from opendg.errors import OpenDGError, near
 # Weight files that need another layout than their name says and cannot tell so themselves.
 KNOWN_FILES = {"0c6682cb03becd6a69e37e1952b167fd7971b6e7085226599dc730c0837550ec": "resnet50.caffe"}
 
+LARGEST_SIDE = 8192  # of an image that a network wants to see
+
 
 @dataclass(frozen=True)
 class Input:
@@ -30,7 +32,12 @@ class Input:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Input:
-        return cls(*(tuple(values[name]) for name in ("size", "mean", "std")))
+        """Perhaps a stranger's: a KeyError, TypeError or ValueError says that this is no Input."""
+        height, width = map(int, values["size"])
+        if not (0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE):
+            raise ValueError(f"an image of {height} x {width}")
+        (red, green, blue), (r, g, b) = (map(float, values[name]) for name in ("mean", "std"))
+        return cls((height, width), (red, green, blue), (r, g, b))
 
 
 class Backbone(nn.Module):

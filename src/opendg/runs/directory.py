@@ -159,20 +159,23 @@ class Run:
             raise disk_error(error, self.path / "log.jsonl") from error
 
     def read_log(self) -> list[dict[str, Any]]:
-        """All entries; a last line that a kill tore is left out."""
-        entries = []
+        """All entries; a line that a kill tore, or that is none of ours, is left out."""
         path = self.path / "log.jsonl"
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                continue
-        return entries
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        entries = [_parsed(line) for line in lines]
+        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("step"), int)]
 
     def rewind_log(self, step: int) -> None:
         """Forget what was logged after `step`: a resumed run will log it again."""
         kept = [json.dumps(entry) + "\n" for entry in self.read_log() if entry["step"] <= step]
         write_atomic(self.path / "log.jsonl", "".join(kept).encode())
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 class _Shadow(Run):

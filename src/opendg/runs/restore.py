@@ -31,7 +31,7 @@ def restore(run: Run, which: str, device: torch.device) -> Classifier:
         classes, sources = run.manifest["classes"], run.manifest["protocol"]["sources"]
         classifier = job.make_method().build(backbone, len(classes), len(sources))
         classifier.load_state_dict(tensors)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise OpenDGError(
             f"The weights of {str(run.path)!r} do not fit its run.json ({type(error).__name__}): train it anew."
         ) from error
