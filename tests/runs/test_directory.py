@@ -127,6 +127,15 @@ def test_the_log_forgets_what_will_be_logged_again(tmp_path: Path) -> None:
     assert len((run.path / "log.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.parametrize("line", [b"7", b"[]", b"null", b'{"loss": 1}', b'{"step": "x"}', b"\xff\x00", b""])
+def test_lines_that_are_none_of_ours_are_left_out(tmp_path: Path, line: bytes) -> None:
+    run = make(tmp_path / "run")
+    (run.path / "log.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    assert [entry["step"] for entry in run.read_log()] == [1, 2]
+    run.rewind_log(1)
+    assert run.read_log() == [{"step": 1}]
+
+
 def test_picking_up_without_a_checkpoint_starts_the_log_anew(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     run.log({"step": 50})
