@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opendg.cli import bench, data, demo, evaluate, lists, predict, reproduce, train, tune
+from opendg.cli import bench, data, demo, evaluate, lists, predict, report, reproduce, train, tune
 from opendg.errors import OpenDGError
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C has ended
@@ -25,6 +25,7 @@ app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("demo")(demo.command)
+app.command("report")(report.command)
 app.command("reproduce")(reproduce.command)
 app.command("tune")(tune.command)
 app.command("methods")(lists.methods)

@@ -1,0 +1,135 @@
+"""Per-image predictions of a run -> what the page needs of them: scores, a few images to show, places in the plane."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+from zlib import error as ZlibError
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendg.errors import OpenDGError
+from opendg.evaluation import metrics
+from opendg.predictions import Predictions
+from opendg.report.records import Entry
+from opendg.scores.base import Floats
+from opendg.scores.registry import SCORES, make_score
+
+Rows = NDArray[np.int64]
+UNKNOWN_SHARE = 0.4  # of the images in the plane, at most: where unknown ones are few, they should still be seen
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Rows of the surest candidates for a mistake, surest first. Whether they are one depends on the threshold."""
+
+    unknown: Rows  # highest scores
+    known: Rows  # lowest scores
+
+
+@dataclass(frozen=True)
+class Images:
+    """All target images of a run, without their features."""
+
+    keys: NDArray[np.str_]
+    label: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    scores: dict[str, Floats]  # as they rank
+    plane: tuple[Rows, NDArray[np.float64]] | None  # t-SNE: some rows, and (n, 2) from 0 to 1
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        return np.asarray(self.label >= 0)
+
+    def mistakes(self, score: str, most: int) -> Mistakes:
+        scores = self.scores[score]
+        known, unknown = np.flatnonzero(self.known), np.flatnonzero(~self.known)
+        highest = unknown[np.argsort(-scores[unknown], kind="stable")][:most]
+        return Mistakes(highest, known[np.argsort(scores[known], kind="stable")][:most])
+
+
+def read_images(file: Path, entry: Entry, points: int) -> Images:
+    """The images of a run, or an OpenDGError that says why there are none to show.
+
+    Scores are those of the record that need no fitting: what was fitted looked at images that a run does not keep.
+    """
+    predictions = _load(file, len(entry["known"]))
+    names = [name for name in entry["scores"] if name in SCORES and not SCORES[name].fitted]
+    scores = {name: make_score(name)(predictions) for name in names if not SCORES[name].lacks(predictions)}
+    _check_record(entry, predictions, scores)
+    plane = _plane(predictions, points)
+    return Images(predictions.keys, predictions.label, predictions.predicted, scores, plane)
+
+
+def _load(file: Path, classes: int) -> Predictions:
+    """Predictions as `opendg evaluate` wrote them; those stripped of their features will do."""
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            found: dict[str, Any] = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, MemoryError, BadZipFile, ZlibError) as error:
+        raise OpenDGError(f"{file.name} cannot be read ({error}): evaluate the run again.") from error
+    extra = {name.removeprefix("extra."): found.pop(name) for name in list(found) if name.startswith("extra.")}
+    count = np.size(found.get("label", ()))
+    found.setdefault("features", np.empty((count, 0), np.float32))
+    _check_arrays(found, count, classes, file.name)
+    return Predictions(**({"ova": None} | found), extra=extra or None)
+
+
+def _check_arrays(found: dict[str, Any], count: int, classes: int, name: str) -> None:
+    """Shapes and kinds as Predictions has them, one row an image, and labels that are classes of the record."""
+    wanted: dict[str, Any] = {"keys": ("U", (count,)), "domain": ("U", (count,)), "label": ("i", (count,))}
+    wanted |= {"features": ("f", (count, *found["features"].shape[-1:])), "logits": ("f", (count, classes))}
+    wanted |= {"ova": ("f", (count, 2, classes))} if "ova" in found else {}
+    given = {key: (array.dtype.kind, array.shape) for key, array in found.items()}
+    if not count or not classes or given != wanted or found["label"].min() < -1 or found["label"].max() >= classes:
+        raise OpenDGError(f"{name} does not hold predictions that fit the record: evaluate the run again.")
+
+
+def _check_record(entry: Entry, predictions: Predictions, scores: dict[str, Floats]) -> None:
+    """The page shows a record's numbers beside those it counts itself, so both must come from the same outputs."""
+    known, correct = predictions.known, predictions.correct
+    pairs = [(float(correct[known].mean()) if known.any() else None, entry["acc"])]
+    if known.any() and not known.all():
+        pairs += [
+            (metrics.oscr(values[known], correct[known], values[~known]), entry["scores"][name]["oscr"])
+            for name, values in scores.items()
+        ]
+    if any((ours is None) != (said is None) or abs((ours or 0) - (said or 0)) > 1e-6 for ours, said in pairs):
+        raise OpenDGError("The predictions beside the record give other numbers than it: evaluate the run again.")
+
+
+def _plane(predictions: Predictions, points: int) -> tuple[Rows, NDArray[np.float64]] | None:
+    """t-SNE of the pooled features of some images (van der Maaten and Hinton, JMLR 2008), after PCA to 50 dimensions.
+
+    Which images is decided by their keys alone, so that runs on one target show the same ones.
+    """
+    rows = _sample(predictions, points)
+    features = predictions.features[rows].astype(np.float64)
+    if len(rows) < 5 or not features.shape[1] or not np.isfinite(features).all() or not features.std(axis=0).any():
+        return None
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    # So few points gain nothing from threads, which on a busy machine only wait for one another.
+    with threadpool_limits(1):
+        if min(features.shape) > 50:
+            features = PCA(50, svd_solver="full").fit_transform(features)
+        spread = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=0).fit_transform(features)
+    low, high = spread.min(axis=0), spread.max(axis=0)
+    return rows, np.asarray((spread - low) / np.maximum(high - low, 1e-12), np.float64)
+
+
+def _sample(predictions: Predictions, points: int) -> Rows:
+    """Rows of at most so many images, drawn by the hash of their keys; unknown ones take at most their share."""
+    ticket = np.array(
+        [hashlib.sha1(key.encode(errors="surrogatepass")).hexdigest() for key in predictions.keys.tolist()]
+    )
+    order = np.argsort(ticket, kind="stable")
+    known, unknown = order[predictions.known[order]], order[~predictions.known[order]]
+    few = min(len(unknown), max(int(UNKNOWN_SHARE * points), points - len(known)))
+    return np.sort(np.concatenate([unknown[:few], known[: points - few]]))

@@ -1,0 +1,173 @@
+"""Records on disk -> entries of the page. What a stranger's file holds is checked here, and nowhere trusted after."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opendg.errors import OpenDGError
+from opendg.evaluation.thresholds import RULES
+
+TEXTS = ("dataset", "protocol", "target", "method", "backbone", "weights", "selection")
+METRICS = ("oscr", "auroc", "aupr", "fpr95")
+ORIGIN = ("command", "commit", "created", "machine", "opendg", "versions", "settings", "recipe")
+MOST_BYTES = 4_000_000  # a record has a few thousand; other JSON files may lie beside it
+
+Entry = dict[str, Any]  # one row of results, ready for JSON
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record: where it lies, what it holds as one text, and its entry of the page."""
+
+    file: Path
+    content: str
+    entry: Entry
+
+    @property
+    def predictions(self) -> Path | None:
+        """The per-image predictions that `opendg evaluate` writes beside a record."""
+        beside = self.file.with_name(self.file.stem.replace("evaluation-", "target-", 1) + ".npz")
+        return beside if self.file.name.startswith("evaluation-") and beside.is_file() else None
+
+
+def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
+    """All records in runs, folders of runs and folders of records, and a sentence for each thing left out.
+
+    A record that lies in two places is taken once, from the place with predictions where there is one.
+    """
+    found: list[Found] = []
+    left_out: list[str] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise OpenDGError(f"There is no {str(path)!r}: give run directories, or folders that hold runs or records.")
+        for file in _files(path):
+            try:
+                found += _read(file)
+            except OpenDGError as error:
+                left_out.append(str(error))
+        left_out += _not_evaluated(path)
+    found.sort(key=lambda each: each.predictions is None)
+    once = {each.content: each for each in reversed(found)}
+    if not once:
+        hint = f" ({left_out[0]})" if left_out else ""
+        raise OpenDGError(f"No record was found{hint}: evaluate the runs first, with `opendg evaluate RUN`.")
+    return sorted(once.values(), key=_order), left_out
+
+
+def _order(found: Found) -> tuple[Any, ...]:
+    names = ("dataset", "protocol", "method", "target", "backbone", "selection")
+    return (*(found.entry[name] for name in names), found.entry["seed"] or 0, str(found.file))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if name != "checkpoints" and not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json"))
+
+
+def _not_evaluated(path: Path) -> list[str]:
+    runs = [file.parent for file in _files(path) if file.name == "run.json"]
+    return [
+        f"{run.name} is not evaluated yet: `opendg evaluate {run}`."
+        for run in runs
+        if not any(run.glob("evaluation-*.json"))
+    ]
+
+
+def _read(file: Path) -> list[Found]:
+    """The record of a JSON file; none where the file is another thing and does not claim to be one."""
+    claims = file.name.startswith("evaluation-")
+    record: Any = None
+    try:
+        if file.stat().st_size <= MOST_BYTES:
+            record = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(record, dict) and isinstance(record.get("scores"), dict):
+            return [Found(file, json.dumps(record, sort_keys=True), _entry(record, _name(file)))]
+    except (OSError, ValueError, RecursionError) as error:
+        if claims:
+            raise OpenDGError(f"{_name(file)}: {file.name} cannot be read ({error}): evaluate it again.") from error
+    if claims:
+        raise OpenDGError(f"{_name(file)}: {file.name} is not a record: evaluate it again.")
+    return []
+
+
+def _name(file: Path) -> str:
+    """What to call it: the run's folder, or the file where records lie side by side."""
+    return file.resolve().parent.name if file.name.startswith("evaluation-") else file.stem
+
+
+def _entry(record: dict[str, Any], name: str) -> Entry:
+    for key in TEXTS:
+        if not isinstance(record.get(key), str):
+            raise OpenDGError(f"{name}: the record has no text under {key!r}: evaluate it again.")
+    scores = {key: _metrics(values) for key, values in record["scores"].items() if isinstance(values, dict)}
+    return {
+        "name": name, **{key: record[key] for key in TEXTS}, "seed": _number(record.get("seed")),
+        **{key: _texts(record.get(key)) for key in ("sources", "known", "unknown")},
+        **{key: _number(record.get(key)) for key in ("n_known", "n_unknown", "acc")},
+        "scores": scores, "origin": {key: _plain(record.get(key)) for key in ORIGIN},
+    }  # fmt: skip
+
+
+def _metrics(values: dict[str, Any]) -> dict[str, Any]:
+    rules = {}
+    for rule in RULES:
+        said = values.get(rule.key)
+        if isinstance(said, dict):
+            names = ("threshold", "ranked_threshold", "acc_k", "acc_u", "h")
+            rules[rule.key] = {key: _number(said.get(key)) for key in names}
+    return {key: _number(values.get(key)) for key in METRICS} | {"rules": rules}
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or none."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return value if good and math.isfinite(value) else None
+
+
+def _texts(values: Any) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []
+
+
+def _plain(value: Any) -> Any:
+    """Text, or names with texts: whatever it was, the page shows it as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) if isinstance(item, dict) else _said(item) for key, item in value.items()}
+    return None if value is None else _said(value)
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def name_variants(entries: Iterable[Entry]) -> None:
+    """Give each entry its `variant`, what sets it apart from the other entries of its method, and its `group`.
+
+    A group is what a mean over targets and seeds may be taken of: one protocol, method, backbone, with one setting.
+    """
+    entries = list(entries)
+    facts = [_facts(entry) for entry in entries]
+    groups: dict[str, int] = {}
+    for entry, own in zip(entries, facts, strict=True):
+        same = [other for each, other in zip(entries, facts, strict=True) if each["method"] == entry["method"]]
+        differ = [key for key in own if any(other.get(key) != own[key] for other in same)]
+        entry["variant"] = ", ".join(own[key] if key == "selection" else f"{key}={own[key]}" for key in differ)
+        whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(own.items()))
+        entry["group"] = groups.setdefault(whole, len(groups))
+
+
+def _facts(entry: Entry) -> dict[str, str]:
+    origin = entry["origin"]
+    found = {"selection": entry["selection"]}
+    for part in ("settings", "recipe"):
+        if isinstance(origin[part], dict):
+            found |= {key: str(value) for key, value in origin[part].items()}
+    return found

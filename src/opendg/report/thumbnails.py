@@ -1,0 +1,77 @@
+"""Thumbnails of a run's target images, made from the data where they can be found."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from opendg.data.catalog import open_dataset
+from opendg.data.decode import decode
+from opendg.data.index import Index
+from opendg.errors import OpenDGError
+from opendg.protocol import file_hash
+from opendg.runs.directory import Run
+from opendg.training.job import Job
+
+SIDE = 96
+NONE = -1
+
+
+class Thumbnails:
+    """All small images of a page, each once. `images` are the bytes of WebP files in base64."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root
+        self.images: list[str] = []
+        self._numbers: dict[tuple[str, str], int] = {}  # (the run's test images, key) -> position in `images`
+        self._opened: dict[tuple[str, Path | None], Index] = {}
+
+    def of(self, folder: Path, keys: Sequence[str]) -> list[int]:
+        """Positions in `images` for the keys of a run's target images; NONE for what cannot be decoded.
+
+        An OpenDGError says why a run has none at all.
+        """
+        index, test = self._find(Run.open(folder))
+        rows = {key: row for row, key in enumerate(index.keys)}
+        return [self._one(index, rows.get(key, NONE), (test, key)) for key in keys]
+
+    def _one(self, index: Index, row: int, which: tuple[str, str]) -> int:
+        if which not in self._numbers:
+            try:
+                picture = shrink(index.read(row), which[1]) if row != NONE else None
+            except OpenDGError:
+                picture = None
+            self._numbers[which] = NONE if picture is None else len(self.images)
+            self.images += [] if picture is None else [base64.b64encode(picture).decode()]
+        return self._numbers[which]
+
+    def _find(self, run: Run) -> tuple[Index, str]:
+        """The data of the run, with the very files it was tested on, and the hash of those."""
+        try:
+            job = Job.from_json(run.config)
+            said = Path(job.root) if job.root else None
+            root = self.root or (said if said and said.is_dir() else None)
+            if (job.data, root) not in self._opened:
+                self._opened[job.data, root] = open_dataset(job.data, root)
+            index = self._opened[job.data, root]
+            split = job.protocol.apply(index)
+            for part, rows in (("test-known", split.test_known), ("test-unknown", split.test_unknown)):
+                if file_hash(index, rows) != run.manifest["files"][part]:
+                    raise OpenDGError(f"The {part} images found are not those of the run: check --root.")
+            return index, str(run.manifest["files"]["test-known"])
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:  # a stranger's run.json
+            raise OpenDGError(f"The run does not say where its images are ({type(error).__name__}).") from error
+
+
+def shrink(data: bytes, name: str) -> bytes:
+    """An encoded image as a WebP file of at most SIDE pixels a side, its proportions kept."""
+    image = Image.fromarray(np.ascontiguousarray(decode(data, None, name)))
+    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
+    out = BytesIO()
+    image.save(out, "WEBP", quality=60, method=4)
+    return out.getvalue()
