@@ -12,6 +12,7 @@ from opendg.data.index import Index
 from opendg.data.store import Store
 from opendg.errors import OpenDGError
 from opendg.evaluation.thresholds import evaluate_score
+from opendg.methods.registry import METHODS
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions, predict_rows
 from opendg.protocol import Rows, Split, manifest
@@ -34,7 +35,7 @@ def evaluate(
     """The Record of a run: what was run, with which code, and its metrics for each score.
 
     Writes `target-WEIGHTS.npz` (per-image predictions) and `evaluation-WEIGHTS.json` into the run. Scores default to
-    those that need no fitting; fitted ones look at the source training images alone.
+    those that need no fitting and the method's own; fitted ones look at the source training images alone.
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
@@ -48,7 +49,8 @@ def evaluate(
     write_atomic(run.target_file(which), target.pack())
     val = Predictions.load(run.val_file(which))
     head = linear_head(classifier)
-    names = chosen or [name for name in usable_scores(target, head) if name in PLAIN]
+    own = METHODS[job.method].score
+    names = chosen or [name for name in usable_scores(target, head) if name in (*PLAIN, own)]
     source = None
     if any(SCORES[name].fitted for name in names):
         source = predict_split(run, job, classifier, index, split, split.train, place)
