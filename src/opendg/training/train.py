@@ -222,5 +222,6 @@ def fits(size: int, device: torch.device) -> bool:
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS counts all
+        free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     return size < free // 2
