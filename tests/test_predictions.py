@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions, predict
+from small import small_backbone
+
+CPU = torch.device("cpu")
+
+
+def some(n: int = 5) -> Predictions:
+    random = np.random.default_rng(0)
+    return Predictions(
+        keys=np.array([f"d/c/{i}.png" for i in range(n)]), domain=np.array(["d"] * n),
+        label=np.array([0, 1, -1, 2, -1][:n]), features=random.normal(size=(n, 4)).astype(np.float32),
+        logits=np.eye(3, dtype=np.float32)[[0, 2, 1, 2, 0][:n]], ova=random.normal(size=(n, 2, 3)).astype(np.float32),
+        extra={"more": np.arange(n, dtype=np.float32)},
+    )  # fmt: skip
+
+
+def test_what_follows_from_the_arrays() -> None:
+    found = some()
+    assert len(found) == 5
+    assert found.predicted.tolist() == [0, 2, 1, 2, 0]
+    assert found.known.tolist() == [True, True, False, True, False]
+    assert found.correct.tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("rows", [np.array([3, 0]), np.array([True, False, False, True, False])])
+def test_taking_rows(rows: np.ndarray) -> None:
+    found, whole = some().take(rows), some()
+    assert len(found) == 2
+    assert sorted(found.keys) == ["d/c/0.png", "d/c/3.png"]
+    for name in ("label", "features", "logits", "ova"):
+        assert np.array_equal(getattr(found, name), getattr(whole, name)[rows])
+    assert found.extra is not None
+    assert np.array_equal(found.extra["more"], np.arange(5)[rows])
+
+
+def images(n: int) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("head", ["closed", "dual", "shared"])
+@pytest.mark.parametrize("training", [True, False])
+def test_outputs_in_batches_are_those_of_the_network(head: str, training: bool) -> None:
+    """In evaluation mode, in whatever batches; the network keeps its mode and its statistics."""
+    classifier = Classifier(small_backbone(batchnorm=True), 4, head).train(training)
+    before = classifier.backbone.net[0][1].running_mean.clone()
+    pixels = images(11)
+    found = [predict(classifier, lambda a, b: pixels[a:b], 11, CPU, batch=size) for size in (4, 11, 256)]
+    assert classifier.training == training
+    assert torch.equal(classifier.backbone.net[0][1].running_mean, before)
+    with torch.no_grad():
+        normal = (pixels.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
+        expected = classifier.eval()(normal)
+    assert set(found[0]) == ({"features", "logits"} if head == "closed" else {"features", "logits", "ova"})
+    for one in found:
+        for name, value in one.items():
+            assert value.dtype == np.float32
+            np.testing.assert_allclose(value, getattr(expected, name).numpy(), rtol=1e-4, atol=1e-5)
