@@ -26,14 +26,9 @@ from opendg.bench.runners.ray import RayRunner
 def victim(ledger: Ledger, names: list[str], besides: set[int]) -> dict[str, Any] | None:
     """An attempt that is under way and has come so far that there is a checkpoint."""
     for name in names:
-        attempts = ledger.read(name).attempts
-        if (
-            attempts
-            and "ended" not in attempts[-1]
-            and attempts[-1]["pid"] not in besides
-            and ledger.steps(name) >= 100
-        ):
-            return attempts[-1] | {"name": name}
+        last = ledger.read(name).last
+        if last and "ended" not in last and last["pid"] not in besides and ledger.steps(name) >= 100:
+            return last | {"name": name}
     return None
 
 

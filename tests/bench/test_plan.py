@@ -14,6 +14,7 @@ from opendg.bench.plan import list_plans, load_plan, parse_plan, place
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
+from opendg.training.config import Config, read_config, write_config
 from opendg.training.job import Job
 from opendg.training.job import plan as plan_job
 from tests.bench.parts import plan_of, signs
@@ -145,6 +146,17 @@ def test_the_command_line_overrides_the_plan(tree: Path) -> None:
     assert plan.override(iterations=7).cells()[0].recipe["iterations"] == 7
     with pytest.raises(OpenDGError, match="There is no method 'mldg' in signs"):
         plan.override(methods=["mldg"])
+
+
+def test_a_config_of_tune_is_laid_over_its_method(tree: Path, tmp_path: Path) -> None:
+    """Recipe and settings of the search; what makes a row of the table stays, and so do other methods."""
+    file = tmp_path / "best.toml"
+    write_config(file, Config("medic", {"lr": 0.25}, {"alpha": 0.5, "ova": False}), ["Found."])
+    plan = plan_of(tree, methods='[{ method = "erm" }, { method = "medic", settings = { ova = true } }]')
+    erm, medic = plan.override(configs=[read_config(file)], iterations=3).methods
+    assert medic.settings == {"alpha": 0.5, "ova": True}
+    assert medic.recipe == {"lr": 0.25, "iterations": 3}
+    assert (erm.settings, erm.recipe) == ({}, {"iterations": 3})
 
 
 def test_every_shipped_plan_can_be_placed_without_data() -> None:

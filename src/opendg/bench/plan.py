@@ -27,6 +27,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import reduce
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -35,6 +36,7 @@ from typing import Any
 from opendg.bench.cells import Cell, absolute, run_name
 from opendg.bench.skeleton import names_of, skeleton
 from opendg.errors import OpenDGError, unknown_name
+from opendg.training.config import Config
 from opendg.training.job import Job
 from opendg.training.job import plan as plan_job
 
@@ -56,6 +58,12 @@ class Entry:
         """The settings, once for every combination of `vary`."""
         for values in product(*self.vary.values()):
             yield self.settings | dict(zip(self.vary, values, strict=True))
+
+    def tuned(self, config: Config) -> Entry:
+        """With a config's recipe and settings, if it is for this method. What makes the row what it is stays."""
+        if config.method != self.method:
+            return self
+        return replace(self, settings=config.settings | self.settings, recipe=self.recipe | config.recipe)
 
 
 @dataclass(frozen=True)
@@ -121,24 +129,23 @@ class Plan:
         return wanted or list(domains)
 
     def override(
-        self, *, seeds: Sequence[int] | None = None, methods: Sequence[str] | None = None, **values: Any
-    ) -> Plan:
-        """The plan with what the command line says; None leaves a thing as it is. `iterations` goes into the recipe."""
-        said = {name: value for name, value in values.items() if value is not None and name != "iterations"}
-        made = replace(self, **said)
-        if seeds:
-            made = replace(made, seeds=tuple(seeds))
-        if methods:
-            chosen = tuple(entry for entry in self.methods if entry.method in methods or entry.label in methods)
-            names = [name for entry in self.methods for name in (entry.method, entry.label)]
-            for name in methods:
-                if name not in names:
-                    raise unknown_name("method", name, sorted(filter(None, set(names))), where=f" in {self.name}")
-            made = replace(made, methods=chosen)
-        if (iterations := values.get("iterations")) is not None:
-            entries = tuple(replace(e, recipe=e.recipe | {"iterations": iterations}) for e in made.methods)
-            made = replace(made, methods=entries, recipe=made.recipe | {"iterations": iterations})
-        return made
+        self, *, seeds: Sequence[int] | None = None, methods: Sequence[str] | None = None,
+        configs: Sequence[Config] = (), iterations: int | None = None, **values: Any,
+    ) -> Plan:  # fmt: skip
+        """The plan with what the command line says; None leaves a thing as it is."""
+        made = replace(self, **{name: value for name, value in values.items() if value is not None})
+        entries = [reduce(Entry.tuned, configs, entry) for entry in self._chosen(methods)]
+        if iterations is not None:
+            entries = [replace(entry, recipe=entry.recipe | {"iterations": iterations}) for entry in entries]
+        return replace(made, methods=tuple(entries), seeds=tuple(seeds or self.seeds))
+
+    def _chosen(self, methods: Sequence[str] | None) -> list[Entry]:
+        """The entries of these names or labels; all of them for None."""
+        names = sorted({name for entry in self.methods for name in (entry.method, entry.label) if name})
+        for name in methods or ():
+            if name not in names:
+                raise unknown_name("method", name, names, where=f" in {self.name}")
+        return [entry for entry in self.methods if methods is None or {entry.method, entry.label} & set(methods)]
 
 
 def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = False) -> dict[str, tuple[Cell, Job]]:

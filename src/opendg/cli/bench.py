@@ -15,6 +15,7 @@ from opendg.cli.show import Progress, say, table
 if TYPE_CHECKING:
     from opendg.bench.grid import Progress as GridProgress
     from opendg.bench.reproduce import Forecast
+    from opendg.training.config import Config
 
 app = typer.Typer(help="Many runs: plans, runners, how far they are.", no_args_is_help=True)
 
@@ -24,6 +25,9 @@ Weights = Annotated[str | None, typer.Option(help="Where the backbone starts: im
 Seeds = Annotated[str | None, typer.Option(help="Seeds joined by commas; default: those of the plan.")]
 Methods = Annotated[str | None, typer.Option(help="Only these methods of the plan, joined by commas.")]
 Targets = Annotated[str | None, typer.Option(help="Only these target domains, joined by commas.")]
+Configs = Annotated[
+    list[Path] | None, typer.Option("--config", help="Recipe and settings of a method, as `opendg tune` writes them.")
+]
 Backbone = Annotated[str | None, typer.Option(help="Another backbone than the plan's.")]
 Iterations = Annotated[int | None, typer.Option(help="Iterations of every run instead of the plan's.")]
 Jobs = Annotated[int, typer.Option(help="Runs at once on each GPU, or on the CPU where there is none.")]
@@ -43,9 +47,10 @@ RUNS = Path("runs/bench")
 def run(
     plan: Annotated[str, typer.Argument(help="A shipped plan's name (see `opendg bench plans`) or a TOML file.")],
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
-    targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, jobs: Jobs = 1, on: On = "here",
-    address: Address = None, cpus: Cpus = 1, device: Device = "auto", checkpoint_every: Every = 500,
-    compile: Compile = False, retry_failed: Retry = False, dry_run: Dry = False, json_: Json = False,
+    targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, config: Configs = None,
+    jobs: Jobs = 1, on: On = "here", address: Address = None, cpus: Cpus = 1, device: Device = "auto",
+    checkpoint_every: Every = 500, compile: Compile = False, retry_failed: Retry = False,
+    dry_run: Dry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Train and evaluate every run of a plan. Finished runs are kept, interrupted ones go on, failed ones are noted.
 
@@ -56,7 +61,7 @@ def run(
 
     asked = load_plan(plan).override(
         seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights, backbone=backbone,
-        iterations=iterations,
+        iterations=iterations, configs=read_configs(config),
     )  # fmt: skip
     if dry_run:
         show_forecast(asked.name, forecast(asked, runs, root, jobs, retry_failed), json_)
@@ -131,6 +136,12 @@ def numbers(text: str | None) -> list[int] | None:
         return [int(word) for word in text.split(",")] if text else None
     except ValueError as error:
         raise OpenDGError(f"--seeds {text} is not a list of whole numbers: try --seeds 0,1,2.") from error
+
+
+def read_configs(paths: list[Path] | None) -> list[Config]:
+    from opendg.training.config import read_config
+
+    return [read_config(path) for path in paths or []]
 
 
 @contextmanager

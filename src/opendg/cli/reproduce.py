@@ -19,6 +19,7 @@ def command(
     name: Annotated[str, typer.Argument(help="A table or figure (see `opendg bench plans`) or a TOML plan.")],
     root: bench.Root = None, weights: bench.Weights = None, seeds: bench.Seeds = None, methods: bench.Methods = None,
     targets: bench.Targets = None, backbone: bench.Backbone = None, iterations: bench.Iterations = None,
+    config: bench.Configs = None,
     runs: bench.Runs = RUNS,
     out: Annotated[Path | None, typer.Option(help="Where table and records go; default: reproduced/NAME.")] = None,
     plan: Annotated[
@@ -48,7 +49,7 @@ def command(
 
     asked, notes = reproduce.asked_for(
         name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
-        backbone=backbone, iterations=iterations, score=score,
+        backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
     )  # fmt: skip
     notes += [note] if note else []
     folder = out or Path("reproduced") / asked.name
