@@ -13,7 +13,8 @@ from opendg.cli.show import say, table
 def command(
     run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
     score: Annotated[
-        str | None, typer.Option(help="Scores joined by commas, wildcards allowed; default: those not fitted.")
+        str | None,
+        typer.Option(help="Scores joined by commas, wildcards allowed; default: the plain ones and the method's."),
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="selected or averaged; default: averaged where the run has them.")
