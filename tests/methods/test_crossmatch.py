@@ -15,14 +15,9 @@ from opendg.methods.chance import permutation
 from opendg.methods.crossmatch import CrossMatch, binary_entropy, disagreement, margins, unclaimed
 from opendg.methods.erm import ERM
 from opendg.methods.registry import make_method
-from opendg.models.classifier import Classifier, Outputs
-from small import small_classifier, small_state
-from tests.methods.beside_erm import domain_episode, gradients_of
-
-
-def pair() -> tuple[Classifier, Classifier]:
-    """CrossMatch's network and ERM's, the same: both heads, random weights."""
-    return tuple(small_classifier(method, batchnorm=True) for method in (CrossMatch(), ERM(ERM.Config(ova=True))))
+from opendg.models.classifier import Outputs
+from small import small_state
+from tests.methods.beside_erm import domain_episode, gradients_of, pair
 
 
 def some_outputs(n: int = 5) -> Outputs:
@@ -56,7 +51,7 @@ def test_far_margins_give_finite_terms_and_gradients() -> None:
 
 def test_a_step_of_the_ascent_by_hand() -> None:
     method = CrossMatch(CrossMatch.Config(ascent=2, reach=0.5, distance=0.3))
-    network, _ = pair()
+    network, _ = pair(CrossMatch())
     images, labels = domain_episode().images[:3], torch.tensor([0, 1, 2])
     found = method.ascend(network, images, labels)
     network.eval()
@@ -79,7 +74,7 @@ def test_a_step_of_the_ascent_by_hand() -> None:
 
 def test_unknown_like_images_are_claimed_less() -> None:
     method = CrossMatch(CrossMatch.Config(ascent=15, distance=0.1))
-    network, _ = pair()
+    network, _ = pair(CrossMatch())
     images, labels = domain_episode().images[:4], torch.arange(4)
     made = method.ascend(network, images, labels)[4:]
     network.eval()
@@ -89,7 +84,7 @@ def test_unknown_like_images_are_claimed_less() -> None:
 
 def test_the_ascent_leaves_the_network_as_it_was() -> None:
     method = CrossMatch()
-    network, _ = pair()
+    network, _ = pair(CrossMatch())
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     method.ascend(network, domain_episode().images, domain_episode().labels)
     assert network.training
@@ -99,7 +94,7 @@ def test_the_ascent_leaves_the_network_as_it_was() -> None:
 
 def test_gradient_by_hand() -> None:
     method = CrossMatch(CrossMatch.Config(share=0.25, entropy=0.4, consistency=0.7))
-    network, _ = pair()
+    network, _ = pair(CrossMatch())
     episode, before = domain_episode(), copy.deepcopy(network)  # the ascent reads the running statistics of before
     found = gradients_of(method, network, episode)
     chosen = permutation(small_state(), 12)[:3]
@@ -114,7 +109,7 @@ def test_gradient_by_hand() -> None:
 
 
 def test_share_0_is_erm_with_both_heads() -> None:
-    mine, plain = pair()
+    mine, plain = pair(CrossMatch())
     expected = gradients_of(ERM(ERM.Config(ova=True)), plain, domain_episode())
     for share, same in ((0.0, True), (1 / 12, False)):
         network = copy.deepcopy(mine)
@@ -123,12 +118,13 @@ def test_share_0_is_erm_with_both_heads() -> None:
 
 
 def test_off_in_evaluation_and_read_by_entropy() -> None:
-    mine, plain = pair()
+    mine, plain = pair(CrossMatch())
     images = domain_episode().images
     assert torch.equal(mine.eval()(images).logits, plain.eval()(images).logits)
     assert CrossMatch.score == "entropy"
 
 
-def test_the_one_vs_all_head_is_no_choice() -> None:
-    with pytest.raises(OpenDGError, match="no setting 'ova'"):
+def test_without_the_one_vs_all_head_it_is_refused() -> None:
+    assert make_method("crossmatch", {"ova": "true"}).config.ova
+    with pytest.raises(OpenDGError, match="needs the one-vs-all head"):
         make_method("crossmatch", {"ova": "false"})

@@ -13,7 +13,7 @@ and the network minimises
     + L_ent on unknown-like ones: the entropy of (q_k, 1 - q_k), mean over k
     + a L_ccr on unknown-like ones: sum_k ||(q_k, 1 - q_k) - (p_k, 1 - p_k)||^2
 
-Needs both heads, so there is no setting `ova`. Confidence is -H(p), the entropy score; cls and bcls can be asked for.
+Needs both heads (`ova=false` is refused). Confidence is -H(p), the entropy score; cls and bcls can be asked for.
 The ascent runs in evaluation mode, so that it leaves BatchNorm alone. Cost: `share` of the images in each kind, each
 made by `ascent` passes forward and back; with the defaults (1/12 and 5) 1.9 times ERM in images, more in time on a GPU
 that such small passes leave idle.
@@ -38,8 +38,7 @@ from opendg.episodes import Episode
 from opendg.losses import cross_entropy, one_vs_all
 from opendg.methods.base import Method, State, Update, gradients
 from opendg.methods.chance import permutation
-from opendg.methods.erm import classification_losses, total
-from opendg.models.backbones import Backbone
+from opendg.methods.erm import ERM, classification_losses, total
 from opendg.models.classifier import Classifier, Outputs
 
 
@@ -53,21 +52,20 @@ class CrossMatch(Method):
     score = "entropy"
 
     @dataclass(frozen=True)
-    class Config:
+    class Config(ERM.Config):
+        ova: bool = True  # the method lives on the one-vs-all head
         share: float = 1 / 12  # of the images: so many are made known-like, so many unknown-like; 0 is ERM, both heads
         ascent: int = 5  # steps on the pixels
         reach: float = 1.0  # length of a step, over all normalised pixels of an image
         distance: float = 1.0  # g, what a change of the feature costs
         entropy: float = 1.0  # weight of L_ent
         consistency: float = 1.0  # a, weight of L_ccr
-        ova_scale: float = 0.5  # 0.5 as coded by MEDIC's authors, 1 as in their Eq. 7
 
         def __post_init__(self) -> None:
+            if not self.ova:
+                raise ValueError("ova is false, and CrossMatch needs the one-vs-all head: leave it true")
             if not 0 <= self.share <= 1 or self.ascent < 0:
                 raise ValueError(f"share is {self.share} (0 to 1) and ascent {self.ascent} (0 or more)")
-
-    def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return Classifier(backbone, classes, "dual")
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         weights, made = classifier.weights(), int(self.config.share * len(episode.labels))
