@@ -11,6 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from common import synthetic_loop
 
+from opendg.methods.registry import METHODS, list_methods
 from opendg.training.loop import Loop
 
 pytestmark = pytest.mark.gpu
@@ -23,9 +24,10 @@ def run(loop: Loop, steps: int) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in loop.tensors().items()}
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"), [("erm", {"ova": True}), ("medic", {}), ("medic", {"order": 2}), ("mldg", {})]
-)
+CASES = [(name, {}) for name in list_methods() if METHODS[name].captures] + [("medic", {"order": 2})]
+
+
+@pytest.mark.parametrize(("method", "settings"), CASES)
 def test_captured_equals_eager(method: str, settings: dict[str, object]) -> None:
     """fp32, deterministic kernels: weights, momentum, BatchNorm buffers, averages agree to 1e-4 after 8 steps."""
     found = []
