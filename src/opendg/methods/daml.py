@@ -74,7 +74,7 @@ class DAML(Method):
     paper = "Shu et al., Open Domain Generalization with Domain-Augmented Meta-Learning, CVPR 2021, https://arxiv.org/abs/2104.03620"
     idea = "A network for each domain; features mixed over domains and the other networks teach what it lacks."
     kind = "meta-learning"
-    cost = "one network for each source: 3x with three"
+    cost = "3.8x: one network for each of three sources"
     min_sources = 2
     authors: ClassVar[Authors | None] = Authors(
         recipe={"lr": 1e-3, "batch": 24, "iterations": 3030, "weight_decay": 1e-4, "augment": "none"}

@@ -118,7 +118,7 @@ class EBiLHaDS(MEDIC):
     title = "EBiL-HaDS"
     paper = "Peng et al., Evidential Bi-Level Hardest Domain Scheduler, NeurIPS 2024, https://arxiv.org/abs/2409.17555"
     idea = "A follower network learns which domain to hold out; two evidential branches are pushed apart."
-    cost = "2.5x"
+    cost = "2.6x: a second network and two branches"
     compiles = False  # the fork hooks into the backbone
     authors: ClassVar[Authors | None] = Authors(
         recipe={"lr": 1e-3, "iterations": 20000}, settings={"order": 2, "batchnorm": "per-task"}

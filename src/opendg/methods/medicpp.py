@@ -47,7 +47,7 @@ class MEDICpp(MEDIC):
     title = "MEDIC++"
     paper = "Wang et al., Exploring Dualistic Meta-Learning, 2026, https://arxiv.org/abs/2606.23758"
     idea = "Match gradients over all domain x class tasks in several small first-order steps."
-    cost = "1.1x; it sees 9 B images"
+    cost = "1.3x; it sees 9 B images"
     authors: ClassVar[Authors | None] = Authors(recipe={"lr": 2e-4, "batch": 16, "iterations": 6000})
 
     @dataclass(frozen=True)

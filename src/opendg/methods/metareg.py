@@ -68,7 +68,7 @@ class MetaReg(Method):
     )
     idea = "Meta-learn a weighted L1 penalty on the classifier across source domains, then train anew with it."
     kind = "meta-learning"
-    cost = "1.2x"
+    cost = "1.3x"
     min_sources = 2
 
     @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class MIRO(Method):
     paper = "Cha et al., Domain Generalization by Mutual-Information Regularization with Pre-trained Models, ECCV 2022, https://arxiv.org/abs/2203.10789"
     idea = "Keep the maps close to those of the frozen pretrained network, channel by channel."
     kind = "regularisation"
-    cost = "1.3x"
+    cost = "1.7x"
     # Adam does not feel that our loss is 6 times the mean.
     authors = Authors(recipe=DOMAINBED | {"lr": 3e-5}, settings={"freeze_batchnorm": True})
 
