@@ -12,7 +12,7 @@ import numpy as np
 from opendg.bench.header import describe
 from opendg.bench.plan import Entry
 from opendg.bench.records import Result
-from opendg.bench.tables import Row, Table, measured_rows, own_score
+from opendg.bench.tables import Row, Table, kinds, measured_rows, own_score
 from opendg.errors import OpenDGError
 from opendg.seeds import generator
 
@@ -82,7 +82,7 @@ def rotating_table(
     one_dataset(results)
     rows = [_as(RotatingRow, row) for row in measured_rows(results, entries, scores, None)]
     spread = "targets (a column) and over class x target pairs (Avg), seeds averaged first"
-    header, facts = describe(results, metrics, {row.label: row.results for row in rows}, spread)
+    header, facts = describe(results, metrics, kinds(rows, entries), spread)
     columns = tuple(sorted({division(result) for result in results}))
     return Table(name, title, (*header, *notes), facts, columns, tuple(metrics), tuple(rows))
 
@@ -95,7 +95,7 @@ def ratio_table(
     one_dataset(results)
     rows = [_as(RatioRow, row) for row in measured_rows(results, entries, scores, None)]
     spread = "seeds, each the mean over targets"
-    header, facts = describe(results, metrics, {row.label: row.results for row in rows}, spread)
+    header, facts = describe(results, metrics, kinds(rows, entries), spread)
     columns = {ratio(result): len(result.record["known"]) for result in results}
     return Table(
         name, title, (*header, *notes), facts, tuple(sorted(columns, key=columns.__getitem__)), tuple(metrics),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,6 +80,7 @@ def _settings(rows: Mapping[str, Sequence[Result]]) -> list[str]:
 def unusual(record: Mapping[str, Any]) -> str:
     """The settings in which a record differs from its method's defaults."""
     usual = settings(make_method(record["method"])) if record["method"] in METHODS else {}
+    usual = json.loads(json.dumps(usual))  # as a record has them: lists for tuples
     return ", ".join(f"{key}={value}" for key, value in record["settings"].items() if usual.get(key) != value)
 
 

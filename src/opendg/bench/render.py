@@ -20,7 +20,7 @@ def columns(table: Table) -> list[str | None]:
 
 
 def heading(target: str | None) -> str:
-    return AVERAGE if target is None else target.replace("_", " ")
+    return AVERAGE if target is None else target
 
 
 def block(table: Table, metric: str) -> Lines:
@@ -122,7 +122,7 @@ def _measured(value: Value) -> str:
 
 
 def _number(value: float | None, decimals: int, sign: str = "") -> str:
-    return "-" if value is None else f"{value:{sign}.{decimals}f}"
+    return "-" if value is None else f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
 
 
 def _plain(value: float | None) -> str:

@@ -19,7 +19,7 @@ from opendg.bench.published import published
 from opendg.bench.records import Result, read_records, take_weights
 from opendg.bench.render import write_table
 from opendg.bench.runners import Runner
-from opendg.bench.tables import Row, Table, make_table, measured_rows
+from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
 from opendg.bench.work import Site
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.registry import METHODS
@@ -215,7 +215,7 @@ def _figure(
     plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
 ) -> Product:
     rows = measured_rows(results, plan.methods, (plan.show.score,), None)
-    header, _ = describe(results, plan.show.metrics, {row.label: row.results for row in rows})
+    header, _ = describe(results, plan.show.metrics, kinds(rows, plan.methods))
     drawn = FIGURES[plan.show.kind](rows, out, root, device)
     caption = (SAID[plan.show.kind], *header, *notes)
     pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn if path.suffix == ".png")

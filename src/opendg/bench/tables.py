@@ -91,7 +91,7 @@ def make_table(
     elif reference is not None:
         notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
     targets = order_targets(results, reference)
-    header, facts = describe(results, metrics, {row.label: row.results for row in rows if row.results})
+    header, facts = describe(results, metrics, kinds(rows, entries))
     if fits and reference is not None:
         header += (f"Published: {reference.source}, Table {reference.table}.",)
         header += tuple(f"Published {row.name}: {row.note}." for row in reference.rows if row.note)
@@ -123,7 +123,7 @@ def measured_rows(
         named = [own_score(record["method"]) if score == "own" else score for score in wanted]
         for score in (score for score in dict.fromkeys(named) if score in record["scores"]):
             found = published_row(reference, record, score) if reference else None
-            label = found.name if found else label_of(record, entry, score)
+            label = found.name if found else f"{name_of(group[0], entries)}-{score}"
             rows.append(Row(label, record["method"], score, tuple(group), found))
     return distinct(rows)
 
@@ -191,8 +191,19 @@ def own_score(method: str) -> str:
     return METHODS[method].score if method in METHODS else "cls"
 
 
-def label_of(record: Mapping[str, Any], entry: Entry | None, score: str) -> str:
-    """As the plan has it, else the method's title."""
-    method = str(record["method"])
+def name_of(result: Result, entries: Sequence[Entry]) -> str:
+    """A kind of run as the plan calls it, else by its method's title."""
+    entry, method = entry_of(result, entries), str(result.record["method"])
     title = METHODS[method].title if method in METHODS else method
-    return f"{entry.label if entry and entry.label else title}-{score}"
+    return entry.label if entry and entry.label else title
+
+
+def kinds(rows: Sequence[Row], entries: Sequence[Entry]) -> dict[str, tuple[Result, ...]]:
+    """The kinds of runs behind the rows by name, whatever scores they are read with; for the header."""
+    groups = {row.results[0].row: row.results for row in rows if row.results}
+    names = {key: name_of(found[0], entries) for key, found in groups.items()}
+    named = {}
+    for key, found in groups.items():
+        twins = [groups[other][0] for other, name in names.items() if name == names[key] and other != key]
+        named[f"{names[key]} ({differing(found[0], twins)})" if twins else names[key]] = found
+    return named

@@ -9,7 +9,7 @@ import typer
 
 from opendg.cli import bench
 from opendg.cli.bench import RUNS, Bar, numbers, ready, show_forecast, words
-from opendg.cli.show import say, table
+from opendg.cli.show import say
 
 if TYPE_CHECKING:
     from opendg.bench.reproduce import Product
@@ -73,7 +73,7 @@ def command(
 def show(made: Product, as_json: bool) -> None:
     """Tables and captions on stdout, and where the files are."""
     from opendg.bench.header import NAMES
-    from opendg.bench.render import block, columns, heading
+    from opendg.bench.render import block, columns, heading, markdown_table
     from opendg.bench.reproduce import comparison_lines
 
     if as_json:
@@ -83,10 +83,11 @@ def show(made: Product, as_json: bool) -> None:
         typer.echo("\n".join([one.title, *one.header]) + "\n")
         for metric in one.metrics:
             rows = [[label, *cells] for label, cells in block(one, metric)]
-            table(NAMES.get(metric, metric), ["", *(heading(column) for column in columns(one))], rows)
+            head = [NAMES.get(metric, metric), *(heading(column) for column in columns(one))]
+            typer.echo(markdown_table(head, rows) + "\n")
     if made.comparisons:
         title, names, rows = comparison_lines(made.comparisons)
-        table(title, names, rows)
+        typer.echo(f"{title}\n\n{markdown_table(names, rows)}\n")
     if made.caption:
         typer.echo("\n".join(made.caption) + "\n")
     typer.echo("Written: " + ", ".join(str(path) for path in made.files))
