@@ -6,7 +6,8 @@ over the 6 B images of an iteration, shared evenly by the source domains. The su
 of images, so that the gradient has the scale of MEDIC's six tasks and both train with the same learning rate.
 
 Methods that add a penalty to the mean loss of their paper bring it to the same scale with `scaled`. A learning rate of
-plain SGD from a paper whose loss is a mean is divided by 6 to mean the same here; Adam does not feel the scale.
+plain SGD from a paper whose loss is a mean is divided by 6 to mean the same here, and its weight decay multiplied by 6;
+Adam does not feel the scale.
 """
 
 from __future__ import annotations

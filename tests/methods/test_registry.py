@@ -1,0 +1,232 @@
+"""Every method, by being in the registry: trains, resumes bit by bit, predicts the same twice, takes 2 and 4 sources.
+
+Real runs on a small tree of images. Methods run on the ConvNet where it can carry them; one that it cannot carry says
+so in a sentence and runs on a small residual network with BatchNorm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from opendg.errors import OpenDGError
+from opendg.evaluation.evaluate import evaluate
+from opendg.methods.base import Authors
+from opendg.methods.registry import METHODS, make_method
+from opendg.models.backbones import build_backbone
+from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions
+from opendg.runs.checkpoint import load_checkpoint
+from opendg.runs.directory import Run
+from opendg.scores.registry import SCORES
+from opendg.training.recipe import Recipe
+from opendg.training.train import resume, train
+
+DOMAINS = ("bright", "dark", "green", "noisy", "red")
+CLASSES = ("bar", "cross", "disc", "frame", "grid")  # the last one unknown
+ITERATIONS, CHECKPOINT, COPIED = 30, 11, 15
+# What in a run of 30 iterations would never come to be at its usual interval.
+SHORT: dict[str, dict[str, Any]] = {"irm": {"anneal": 0.9}, "swad": {"interval": 4}}
+ALL = pytest.mark.parametrize("name", sorted(METHODS))
+
+
+def draw(domain: str, kind: str, random: np.random.Generator) -> Image.Image:
+    """A shape in the colour of its class, a little shifted, on a ground in that of the domain."""
+    y, x = np.mgrid[0:32, 0:32] - 16 + random.integers(-3, 4, size=(2, 1, 1))
+    away = np.maximum(abs(x), abs(y))
+    masks = {
+        "bar": abs(y) < 4, "cross": (abs(x) < 3) | (abs(y) < 3), "disc": x**2 + y**2 < 90,
+        "frame": (away < 11) & (away > 7), "grid": (x % 6 < 2) | (y % 6 < 2),
+    }  # fmt: skip
+    grounds = {"bright": (200, 200, 190), "dark": (30, 30, 40), "green": (60, 120, 70), "noisy": (120, 120, 120)}
+    inks = {"bar": (255, 0, 0), "cross": (0, 255, 0), "disc": (0, 0, 255), "frame": (255, 255, 0)}
+    pixels = np.where(masks[kind][..., None], inks.get(kind, (255, 255, 255)), grounds.get(domain, (140, 60, 60)))
+    pixels = pixels.astype(float)
+    pixels += random.normal(0, 30 if domain == "noisy" else 6, size=pixels.shape)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5 domains x 5 classes x 8 images of 32 x 32."""
+    root, random = tmp_path_factory.mktemp("shapes"), np.random.default_rng(0)
+    for domain in DOMAINS:
+        for kind in CLASSES:
+            (root / domain / kind).mkdir(parents=True)
+            for number in range(8):
+                draw(domain, kind, random).save(root / domain / kind / f"{number}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache_of_the_session(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENDG_CACHE", str(tree.parent / "cache"))
+    monkeypatch.setattr("opendg.training.train.LOG_EVERY", 5)
+
+
+@cache
+def carrier(name: str) -> str:
+    """The backbone that a method is tested on: the ConvNet, or what a method wants that refuses it."""
+    return "test_resnet" if refusal(name) else "convnet"
+
+
+def refusal(name: str) -> str:
+    """What a method says to the ConvNet; nothing where it takes it."""
+    try:
+        build(name, "convnet")
+    except OpenDGError as error:
+        return str(error)
+    return ""
+
+
+def build(name: str, backbone: str, **settings: Any) -> Classifier:
+    return make_method(name, SHORT.get(name, {}) | settings).build(build_backbone(backbone), 4, 3)
+
+
+def start(name: str, tree: Path, out: Path, sources: int = 3, **asked: Any) -> Run:
+    options = {
+        "iterations": ITERATIONS,
+        "batch": 2,
+        "optimizer": "adam",
+        "lr": 0.001,
+        "augment": "none",
+        "precision": "fp32",
+    } | asked
+    return train(
+        name, str(tree), DOMAINS[-1], out=out, device="cpu", known=4, sources=list(DOMAINS[:sources]),
+        backbone=carrier(name), weights="none", chosen=dict(SHORT.get(name, {})), **options,
+    )  # fmt: skip
+
+
+class Kill:
+    """Keeps, as a kill at that moment would, what a run has on disk in the middle of its way."""
+
+    def __init__(self, run: Path, kept: Path) -> None:
+        self.run, self.kept = run, kept
+
+    def __call__(self, step: int, iterations: int, losses: dict[str, float]) -> None:
+        if step == COPIED:
+            shutil.copytree(self.run, self.kept)
+
+
+@ALL
+def test_trains_resumes_and_predicts(name: str, tree: Path, tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    run = start(name, tree, whole, checkpoint_every=CHECKPOINT, report=Kill(whole, torn))
+    log = [entry["losses"] for entry in run.read_log() if "losses" in entry]
+    learned = next(iter(log[0]))  # the first loss that a method names is that of the classes
+    assert log[-1][learned] < 0.9 * log[0][learned], [entry[learned] for entry in log]
+    assert load_checkpoint(torn / "checkpoints" / f"step-{CHECKPOINT:08d}.json").step == CHECKPOINT
+
+    again = resume(torn, device="cpu")
+    assert [entry["losses"] for entry in again.read_log() if "losses" in entry] == log
+    first, second = run.load_weights("selected"), again.load_weights("selected")
+    assert [n for n in first if not torch.equal(first[n], second[n])] == []
+
+    score = METHODS[name].score
+    records = [evaluate(path, scores=[score], device="cpu") for path in (whole, whole, torn)]
+    assert records[0]["scores"] == records[1]["scores"] == records[2]["scores"]
+    assert records[0]["n_unknown"] == 8
+    one, two = (Predictions.load(path / "target-selected.npz") for path in (whole, torn))
+    assert np.array_equal(one.logits, two.logits)
+
+
+@ALL
+@pytest.mark.parametrize("sources", [2, 4])
+def test_two_and_four_source_domains(name: str, sources: int, tree: Path, tmp_path: Path) -> None:
+    run = start(name, tree, tmp_path / "run", sources=sources, iterations=3)
+    assert all(torch.isfinite(tensor).all() for tensor in run.load_weights("selected").values())
+
+
+@ALL
+def test_one_source_is_enough_or_refused(name: str, tree: Path, tmp_path: Path) -> None:
+    if METHODS[name].min_sources > 1:
+        with pytest.raises(OpenDGError, match=r"needs \d or more source domains"):
+            start(name, tree, tmp_path / "run", sources=1, iterations=2)
+        assert not (tmp_path / "run").exists()
+    else:
+        assert start(name, tree, tmp_path / "run", sources=1, iterations=2).finished
+
+
+@ALL
+def test_one_vs_all_head_as_asked_for(name: str) -> None:
+    """`ova` adds the head or leaves it out; a method that cannot do without it refuses or offers no choice."""
+    offered = hasattr(METHODS[name].Config, "ova")
+    for settings in ({"ova": True}, {"ova": False}) if offered else ({},):
+        try:
+            classifier = build(name, carrier(name), **settings).eval()
+        except OpenDGError:
+            assert settings == {"ova": False}
+            continue
+        side = classifier.backbone.input.size[0]
+        with torch.no_grad():
+            outputs = classifier(torch.zeros(2, 3, side, side))
+        assert outputs.logits.shape == (2, 4)
+        assert not settings or (outputs.ova is not None) == settings["ova"]
+        assert outputs.ova is None or outputs.ova.shape == (2, 2, 4)
+
+
+@ALL
+def test_a_backbone_that_cannot_carry_it_is_refused_in_a_sentence(name: str) -> None:
+    said = refusal(name)
+    assert not said or re.fullmatch(r"[A-Z][^\n]*: [^\n]*\.", said), "what was wrong: what to try."
+    build(name, "test_resnet")
+
+
+@ALL
+def test_says_what_it_is(name: str) -> None:
+    method = METHODS[name]
+    assert method.name == name
+    assert re.search(r"\b(19|20)\d\d\b.*https://\S+$", method.paper), method.paper
+    assert re.fullmatch(r"[A-Z][^\n]*\.", method.idea)
+    assert method.score in SCORES
+    described = f"{inspect.getmodule(method).__doc__}\n{inspect.cleandoc(method.__doc__ or '')}"
+    assert "https://" in described + method.paper
+    assert re.search(r"^    .*(=|min|<-)", described, re.MULTILINE), "no formula, set off by four blanks"
+
+
+@ALL
+def test_config_is_frozen_and_has_defaults(name: str) -> None:
+    config = METHODS[name]().config
+    hints = get_type_hints(type(config))
+    fields = dataclasses.fields(config)
+    assert fields
+    for field in fields:
+        assert field.default is not dataclasses.MISSING
+        kind = hints[field.name]
+        assert not isinstance(kind, type) or type(field.default) is kind, field.name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, fields[0].name, None)
+    assert make_method(name, {f.name: str(f.default) for f in fields}).config == config  # as `--set` brings them
+
+
+@pytest.mark.parametrize("name", sorted(name for name in METHODS if METHODS[name].authors))
+def test_authors_recipe_can_be_made(name: str) -> None:
+    authors = METHODS[name].authors
+    assert isinstance(authors, Authors)
+    assert dataclasses.replace(Recipe(), **authors.recipe) != Recipe() or authors.settings
+    make_method(name, authors.settings)
+
+
+def test_the_command_lists_them_all() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "opendg", "methods", "--json"], capture_output=True, text=True, check=True
+    )
+    listed = {row["name"]: row for row in json.loads(said.stdout)}
+    assert set(listed) == set(METHODS)
+    for name, row in listed.items():
+        assert row["settings"] == json.loads(json.dumps(dataclasses.asdict(METHODS[name]().config)))
+        assert row["paper"] == METHODS[name].paper
