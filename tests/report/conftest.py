@@ -38,5 +38,5 @@ def runs(signs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def page(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "page.html"
-    write_report([runs], out, points=40, mistakes=6)
+    write_report([runs], out, points=100, mistakes=6)
     return out

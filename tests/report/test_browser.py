@@ -280,6 +280,19 @@ def test_outcomes_and_gallery_follow_the_slider(seen: Visit, page: Path, runs: P
     assert "ring" not in seen.tab.inner_text('.mistakes[data-part="known"]')
 
 
+@pytest.mark.parametrize("rule", ["h@source95", "h@oracle10"])
+def test_marks_of_the_plane_are_the_counts_of_the_bars(seen: Visit, page: Path, rule: str) -> None:
+    pick(seen, page, "medic-wood")
+    for score in ("cls", "bcls", "energy"):
+        seen.choose("#score", score)
+        seen.choose("#rule", rule)
+        counts = [int(text.split(": ")[1].split()[0]) for text in seen.texts(".outcomes li")]
+        names = ("right", "wrong", "rejected", "out", "in")
+        assert [seen.tab.locator(f"#plane .point.{name}").count() for name in names] == counts
+        assert sum(counts) == 64  # the plane holds every image here
+        assert counts[0] / 48 == pytest.approx(seen.now()["acc_k"])
+
+
 def test_commands_are_shown_as_they_were_recorded(seen: Visit, runs: Path) -> None:
     wanted = {record_of(run)["command"] for run in runs.iterdir()}
     assert {text.strip() for text in seen.texts("#command-list code")} == wanted

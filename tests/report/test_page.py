@@ -105,8 +105,8 @@ def test_counts_in_the_page_are_those_of_the_record(runs: Path, page: Path, name
 def test_what_is_shown_of_an_image_is_so(runs: Path, page: Path) -> None:
     data = data_of(page)
     shown = run_of(data, "erm-wood")["images"]
-    assert len(shown["plane"]["at"]) == 40
-    assert len(unpack(shown["plane"]["xy"], "<u2")) == 80
+    assert len(shown["plane"]["at"]) == 64
+    assert len(unpack(shown["plane"]["xy"], "<u2")) == 128
     for key, name in zip(shown["keys"], shown["classes"], strict=True):
         assert key.split("/")[:2] == ["wood", name]
     assert set(shown["thumbnails"]) <= set(range(len(data["thumbnails"])))
@@ -138,6 +138,15 @@ def test_runs_without_predictions_or_images_say_so(runs: Path, signs: Path, tmp_
     data = data_of(tmp_path / "page.html")
     assert "images" not in run_of(data, "bare")
     assert set(run_of(data, "lost")["images"]["thumbnails"]) == {-1}
+
+
+def test_what_many_runs_lack_is_said_once(runs: Path, tmp_path: Path) -> None:
+    for name in TRAINED:
+        (tmp_path / "deep" / name).mkdir(parents=True)
+        shutil.copy(runs / name / "evaluation-selected.json", tmp_path / "deep" / name)
+    (note,) = write_report([tmp_path], tmp_path / "page.html")["notes"]
+    assert note.startswith("deep/")
+    assert " and 3 more: A record without predictions" in note
 
 
 def test_a_page_is_written_whole_or_not_at_all(runs: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def names(paths: list[Path]) -> list[str]:
 
 def test_a_run_a_folder_of_runs_and_a_file_are_all_found(runs: Path) -> None:
     assert names([runs]) == sorted(TRAINED)
-    assert names([runs.parent]) == sorted(TRAINED)
+    assert names([runs.parent]) == [f"runs/{name}" for name in sorted(TRAINED)]
     assert names([runs / "erm-wood", runs / "erm-ink"]) == ["erm-ink", "erm-wood"]
     assert names([runs / "erm-wood" / "evaluation-selected.json"]) == ["erm-wood"]
 
@@ -95,6 +95,13 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     assert by_name["erm-wood"]["variant"] == "ova=true"
     assert by_name["plain-wood"]["variant"] == "ova=false"
     assert by_name["medic-wood"]["variant"] == ""
+    assert by_name["other-wood"]["variant"] == ""  # alone under its protocol
+    by_name["medic-ink"]["backbone"] = "resnet18.tv_in1k"
+    name_variants(entries)
+    assert by_name["erm-wood"]["variant"] == "ova=true, convnet"
+    assert by_name["medic-ink"]["variant"] == "resnet18.tv_in1k"
+    by_name["medic-ink"]["backbone"] = "convnet"
+    name_variants(entries)
     group = {name: entry["group"] for name, entry in by_name.items()}
     assert group["erm-wood"] == group["erm-ink"]
     assert len(set(group.values())) == 4

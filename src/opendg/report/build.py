@@ -58,11 +58,20 @@ def write_report(
     write_atomic(out, page)
     protocols = sorted({entry["protocol"] for entry in entries})
     live = sum(own is not None for own in images)
-    said = left_out + [f"{entry['name']}: {note}" for entry in entries for note in entry["notes"]]
     return {
         "page": str(out), "bytes": len(page), "runs": len(entries), "with_predictions": live, "protocols": protocols,
-        "thumbnails": len(thumbnails.images), "notes": said,
+        "thumbnails": len(thumbnails.images), "notes": left_out + _notes(entries),
     }  # fmt: skip
+
+
+def _notes(entries: list[Entry]) -> list[str]:
+    """What runs lack: each sentence once, with the runs it is said of."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        for note in entry["notes"]:
+            said.setdefault(note, []).append(entry["name"])
+    more = {note: f" and {len(names) - 3} more" if names[3:] else "" for note, names in said.items()}
+    return [f"{', '.join(names[:3])}{more[note]}: {note}" for note, names in said.items()]
 
 
 def _read_all(found: list[Found], points: int, watch: Watch | None) -> list[Images | None]:

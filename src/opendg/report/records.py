@@ -48,7 +48,7 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
             raise OpenDGError(f"There is no {str(path)!r}: give run directories, or folders that hold runs or records.")
         for file in _files(path):
             try:
-                found += _read(file)
+                found += _read(file, _name(file, path))
             except OpenDGError as error:
                 left_out.append(str(error))
         left_out += _not_evaluated(path)
@@ -82,7 +82,7 @@ def _not_evaluated(path: Path) -> list[str]:
     ]
 
 
-def _read(file: Path) -> list[Found]:
+def _read(file: Path, name: str) -> list[Found]:
     """The record of a JSON file; none where the file is another thing and does not claim to be one."""
     claims = file.name.startswith("evaluation-")
     record: Any = None
@@ -90,18 +90,19 @@ def _read(file: Path) -> list[Found]:
         if file.stat().st_size <= MOST_BYTES:
             record = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(record, dict) and isinstance(record.get("scores"), dict):
-            return [Found(file, json.dumps(record, sort_keys=True), _entry(record, _name(file)))]
+            return [Found(file, json.dumps(record, sort_keys=True), _entry(record, name))]
     except (OSError, ValueError, RecursionError) as error:
         if claims:
-            raise OpenDGError(f"{_name(file)}: {file.name} cannot be read ({error}): evaluate it again.") from error
+            raise OpenDGError(f"{name}: {file.name} cannot be read ({error}): evaluate it again.") from error
     if claims:
-        raise OpenDGError(f"{_name(file)}: {file.name} is not a record: evaluate it again.")
+        raise OpenDGError(f"{name}: {file.name} is not a record: evaluate it again.")
     return []
 
 
-def _name(file: Path) -> str:
-    """What to call it: the run's folder, or the file where records lie side by side."""
-    return file.resolve().parent.name if file.name.startswith("evaluation-") else file.stem
+def _name(file: Path, path: Path) -> str:
+    """What to call it: the run's folder, or the file where records lie side by side, as seen from the given path."""
+    place = file.parent if file.name.startswith("evaluation-") else file.with_suffix("")
+    return place.resolve().name if place == path or file == path else place.relative_to(path).as_posix()
 
 
 def _entry(record: dict[str, Any], name: str) -> Entry:
@@ -149,19 +150,25 @@ def _said(value: Any) -> str:
 
 
 def name_variants(entries: Iterable[Entry]) -> None:
-    """Give each entry its `variant`, what sets it apart from the other entries of its method, and its `group`.
+    """Give each entry its `variant` and its `group`.
 
-    A group is what a mean over targets and seeds may be taken of: one protocol, method, backbone, with one setting.
+    The variant is what sets it apart from the other entries of its method under its protocol; the backbone is part of it
+    where the protocol has several. A group is what a mean over targets and seeds may be taken of.
     """
-    entries = list(entries)
-    facts = [_facts(entry) for entry in entries]
     groups: dict[str, int] = {}
-    for entry, own in zip(entries, facts, strict=True):
-        same = [other for each, other in zip(entries, facts, strict=True) if each["method"] == entry["method"]]
-        differ = [key for key in own if any(other.get(key) != own[key] for other in same)]
-        entry["variant"] = ", ".join(own[key] if key == "selection" else f"{key}={own[key]}" for key in differ)
-        whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(own.items()))
-        entry["group"] = groups.setdefault(whole, len(groups))
+    protocols: dict[str, list[Entry]] = {}
+    for entry in entries:
+        protocols.setdefault(entry["protocol"], []).append(entry)
+    for own in protocols.values():
+        facts = [_facts(entry) for entry in own]
+        several = len({entry["backbone"] for entry in own}) > 1
+        for entry, mine in zip(own, facts, strict=True):
+            same = [other for each, other in zip(own, facts, strict=True) if each["method"] == entry["method"]]
+            differ = [key for key in mine if any(other.get(key) != mine[key] for other in same)]
+            words = [mine[key] if key == "selection" else f"{key}={mine[key]}" for key in differ]
+            entry["variant"] = ", ".join(words + ([entry["backbone"]] if several else []))
+            whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(mine.items()))
+            entry["group"] = groups.setdefault(whole, len(groups))
 
 
 def _facts(entry: Entry) -> dict[str, str]:

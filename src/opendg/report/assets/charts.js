@@ -2,7 +2,7 @@
 
 // Six colours and five dashes, so that pairs repeat late; a method keeps its pair whatever is filtered.
 function lineOf(run) {
-  const number = groups.indexOf(run.group);
+  const number = labels.indexOf(labelOf(run));
   return `line c${number % 6} d${number % 5}`;
 }
 
@@ -62,7 +62,7 @@ function oscrPanel(target, runs) {
     const { accK, accU } = measureAt(run, rung);
     root.append(
       svg("circle", {
-        class: `dot c${groups.indexOf(run.group) % 6}`,
+        class: `dot c${labels.indexOf(labelOf(run)) % 6}`,
         cx: x(1 - accU),
         cy: y(accK),
         r: run === state.run ? 5 : 3.5,
@@ -79,7 +79,7 @@ function oscrPanel(target, runs) {
 
 function drawCurves(runs) {
   const able = runs.filter((run) => hasScores(run) && run.n_unknown);
-  const legend = [...collect(able, (run) => run.group).values()].map((same) =>
+  const legend = [...collect(able, labelOf).values()].map((same) =>
     el(
       "li",
       {},
@@ -185,7 +185,7 @@ function drawChart(run) {
 }
 
 function share(name, count, all) {
-  const piece = el("span", { class: `piece ${name}`, title: `${OUTCOMES[name]}: ${count}` });
+  const piece = el("span", { class: `piece ${name}`, hidden: count === 0, title: `${OUTCOMES[name]}: ${count}` });
   piece.style.flexGrow = all ? count / all : 0;
   return piece;
 }

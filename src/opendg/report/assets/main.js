@@ -172,7 +172,7 @@ function render() {
   });
 }
 
-state.rows = groups.length < data.runs.length ? "methods" : "runs";
+state.rows = distinct(data.runs, (run) => run.group).length < data.runs.length ? "methods" : "runs";
 buildFilters();
 buildBar();
 byId("pick").addEventListener("change", (event) => choose(data.runs[Number(event.target.value)]));

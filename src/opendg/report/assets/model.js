@@ -22,10 +22,9 @@ const state = {
 const visibleRuns = () =>
   data.runs.filter((run) => Object.entries(state.filters).every(([name, wanted]) => !wanted || run[name] === wanted));
 
-const groups = distinct(data.runs, (run) => run.group);
-const manyBackbones = distinct(data.runs, (run) => run.backbone).length > 1;
+const labelOf = (run) => (run.variant ? `${run.method}, ${run.variant}` : run.method);
 
-const labelOf = (run) => [run.method, run.variant, manyBackbones ? run.backbone : ""].filter((text) => text).join(", ");
+const labels = distinct(data.runs, labelOf);
 
 const titleOf = (run) => `${labelOf(run)} → ${run.target}, seed ${run.seed ?? "?"}`;
 

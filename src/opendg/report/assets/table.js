@@ -144,7 +144,7 @@ function bodyRow(row, best) {
       onclick: () => (single ? choose(run) : drill(row)),
     },
     run.method,
-    el("span", { class: "variant" }, labelOf(run).slice(run.method.length).replace(/^, /, " ")),
+    el("span", { class: "variant" }, run.variant),
   );
   const rest = texts()
     .slice(1)
@@ -152,7 +152,7 @@ function bodyRow(row, best) {
   const seeds = distinct(row.runs, (each) => each.seed).length;
   const narrow = single
     ? `${run.target}, seed ${run.seed ?? "–"}`
-    : `${row.targets} of ${counted(row.of, "target")}, ${counted(seeds, "seed")}`;
+    : `${row.targets}/${counted(row.of, "target")}, ${counted(seeds, "seed")}`;
   return el(
     "tr",
     { class: row.targets < row.of && !single ? "partial" : null, "aria-current": chosen ? "true" : null },

@@ -35,7 +35,11 @@ const average = (values) =>
 
 function collect(items, key) {
   const groups = new Map();
-  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  for (const item of items) {
+    const own = groups.get(key(item));
+    if (own) own.push(item);
+    else groups.set(key(item), [item]);
+  }
   return groups;
 }
 
