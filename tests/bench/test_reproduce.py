@@ -13,16 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from opendg.bench import figures
-from opendg.bench.plan import Plan, Show, list_plans, load_plan
+from opendg.bench.plan import Plan, Show, list_plans, load_plan, parse_plan
 from opendg.bench.published import TABLES
 from opendg.bench.records import load_records, take_weights
-from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of
+from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of
 from opendg.bench.tables import measured_rows
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.evaluation.metrics import h_score
 from opendg.predictions import Predictions
-from tests.bench.parts import signs
+from tests.bench.parts import Inline, signs
+from tests.tiny import CLASSES
 
 Finished = tuple[Plan, Path]
 
@@ -200,3 +201,37 @@ def test_plans_are_listed() -> None:
     result = CliRunner().invoke(app, ["bench", "plans"])
     assert result.exit_code == 0
     assert all(name in result.output for name in list_plans())
+
+
+@pytest.mark.slow
+def test_each_class_takes_its_turn_as_the_unknown_one(tree: Path, tmp_path: Path, inline: Inline) -> None:
+    """From the plan to the paired comparison, in real runs; then the same from the records alone."""
+    turns = ", ".join(f'{{ unknown = ["{name}"] }}' for name in CLASSES)
+    methods = '[{ method = "erm", settings = { ova = true } }, { method = "medic" }]'
+    text = signs(tree, f'divisions = [{turns}]\n[show]\nkind = "rotating"', methods=methods)
+    plan = parse_plan("turns", text.replace('unknown = ["ring"]\n', "\n", 1))
+    states = run_plan(plan, site_of(tmp_path / "runs", None, device="cpu"), inline)
+    assert list(states.values()) == ["done"] * 16
+    results = results_of(plan, tmp_path / "runs", None)
+    made = produce(plan, results, tmp_path / "out")
+    assert made.tables[0].columns == CLASSES
+    (own,) = [one for one in made.comparisons if {one.first, one.second} == {"ERM-cls", "MEDIC-bcls"}]
+    assert own.pairs == 8
+    assert own.low <= own.difference <= own.high
+    page = (tmp_path / "out" / "turns.md").read_text()
+    assert "95 % interval by bootstrap" in page
+    keep_records(results, tmp_path)
+    produce(plan, load_records(tmp_path / "records"), tmp_path / "again")
+    assert (tmp_path / "again" / "turns.md").read_text() == page
+
+
+@pytest.mark.slow
+def test_openness_is_drawn_from_several_divisions(tree: Path, tmp_path: Path, inline: Inline) -> None:
+    more = 'divisions = [{ known = 2 }, { known = 3 }]\nscores = ["own"]\n[show]\nkind = "openness"\nmetrics = ["oscr"]'
+    plan = parse_plan("open", signs(tree, more).replace('unknown = ["ring"]\n', "\n", 1))
+    assert set(run_plan(plan, site_of(tmp_path, None, device="cpu"), inline).values()) == {"done"}
+    made = produce(plan, results_of(plan, tmp_path, None), tmp_path / "out")
+    (table,) = made.tables
+    assert table.columns == ("2:2", "3:1")
+    assert [row.label for row in table.rows] == ["ERM-cls", "MEDIC-bcls"]
+    assert {"open.png", "open.svg", "open.csv"} <= {path.name for path in made.files}

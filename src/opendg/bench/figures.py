@@ -134,7 +134,7 @@ def draw_openness(table: Table, metric: str, out: Path) -> list[Path]:
     columns = sorted(table.columns, key=openness.__getitem__)
     values = {row.label: [table.value(row, column, metric).mean for column in columns] for row in table.rows}
     areas = {label: [np.nan if v is None else v / 100 for v in found] for label, found in values.items()}
-    return figures.openness_figure([openness[column] for column in columns], areas, out / "openness")
+    return figures.openness_figure([openness[column] for column in columns], areas, out / table.name)
 
 
 def targets(rows: Sequence[Row]) -> list[str]:

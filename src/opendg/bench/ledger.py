@@ -4,6 +4,7 @@
     RUNS/ledger/NAME.json       the cell and its attempts; written by the holder of the lock alone
     RUNS/ledger/NAME.lock       held while a process works on the run
     RUNS/ledger/plans/PLAN.json what a plan asked for, for `opendg bench status`
+    RUNS/ledger/logs/           what the workers of the local runner said
 
 The lock is the kernel's (flock): it ends with the process that holds it, however that ends, so that a dead runner
 never blocks a run.
@@ -58,7 +59,8 @@ class Ledger:
 
     def prepare(self) -> None:
         try:
-            (self.folder / "plans").mkdir(parents=True, exist_ok=True)
+            for name in ("plans", "logs"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(error, self.folder) from error
 
@@ -105,12 +107,17 @@ class Ledger:
         entry = self.read(name)
         if entry.has(scores) and self.records(name):
             return "done"
-        with self.hold(name, patience=0) as free:
-            if not free:
-                return "running"
+        if self._is_held(name):
+            return "running"
         if entry.error is not None:
             return "failed"
         return "interrupted" if entry.attempts or (self.runs / name).exists() else "left"
+
+    def _is_held(self, name: str) -> bool:
+        if not (self.folder / f"{name}.lock").exists():
+            return False
+        with self.hold(name, patience=0) as free:
+            return not free
 
     def records(self, name: str) -> list[Path]:
         """The evaluations of a run."""

@@ -56,20 +56,21 @@ def run(
 
     Example: opendg bench run pacs-resnet18 --root data --seeds 0,1,2 --jobs 2
     """
-    from opendg.bench.plan import load_plan
-    from opendg.bench.reproduce import forecast, run_plan, site_of
+    with Bar(quiet=json_ or dry_run) as bar:  # first of all, so that something moves while torch is imported
+        from opendg.bench.plan import load_plan
+        from opendg.bench.reproduce import forecast, run_plan, site_of
 
-    asked = load_plan(plan).override(
-        seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights, backbone=backbone,
-        iterations=iterations, configs=read_configs(config),
-    )  # fmt: skip
-    if dry_run:
-        show_forecast(asked.name, forecast(asked, runs, root, jobs, retry_failed), json_)
-        return
-    site = site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
-    with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner, Bar(quiet=json_) as bar:
-        bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
-        states = run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
+        asked = load_plan(plan).override(
+            seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights, backbone=backbone,
+            iterations=iterations, configs=read_configs(config),
+        )  # fmt: skip
+        if dry_run:
+            show_forecast(asked.name, forecast(asked, runs, root, jobs, retry_failed), json_)
+            return
+        site = site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
+        with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner:
+            bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
+            states = run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
     finish(states, runs, json_)
 
 

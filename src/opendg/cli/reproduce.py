@@ -44,30 +44,30 @@ def command(
 
     Example: opendg reproduce pacs-resnet18 --root data --seeds 0,1,2
     """
-    from opendg.bench import reproduce
-    from opendg.bench.records import load_records
+    with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
+        from opendg.bench import reproduce
+        from opendg.bench.records import load_records
 
-    asked, notes = reproduce.asked_for(
-        name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
-        backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
-    )  # fmt: skip
-    notes += [note] if note else []
-    folder = out or Path("reproduced") / asked.name
-    if dry_run:
-        show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)
-        return
-    if records is not None:
-        results = load_records(records)
-    else:
-        site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
-        with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner, Bar(json_) as bar:
-            bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
-            states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
-        notes += reproduce.about_failures(states, runs)
-        results = reproduce.results_of(asked, runs, root)
-        reproduce.keep_records(results, folder)
-    made = reproduce.produce(asked, results, folder, take=take, notes=notes, root=root, device=device)
-    show(made, json_)
+        asked, notes = reproduce.asked_for(
+            name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
+            backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
+        )  # fmt: skip
+        notes += [note] if note else []
+        folder = out or Path("reproduced") / asked.name
+        if dry_run:
+            show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)
+            return
+        if records is not None:
+            results = load_records(records)
+        else:
+            site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
+            with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner:
+                bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
+                states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
+            notes += reproduce.about_failures(states, runs)
+            results = reproduce.results_of(asked, runs, root)
+            reproduce.keep_records(results, folder)
+    show(reproduce.produce(asked, results, folder, take=take, notes=notes, root=root, device=device), json_)
 
 
 def show(made: Product, as_json: bool) -> None:

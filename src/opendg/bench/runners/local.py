@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from opendg.bench.ledger import Ledger
 from opendg.bench.runners import Died
 from opendg.bench.work import Order, Outcome
 from opendg.data.workers import cores
@@ -31,8 +32,9 @@ class LocalRunner:
         places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
         self.slots = jobs * len(places)
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.slots)))}
-        logs = runs / "ledger" / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger(runs)
+        ledger.prepare()
+        logs = ledger.folder / "logs"
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._slots = [Slot(number, place | threads, logs) for number, place in enumerate(places * jobs)]
         for slot in self._slots:
@@ -132,6 +134,9 @@ def visible_gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
+    return gpu_names(os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count())
+
+
+def gpu_names(said: str | None, count: int) -> list[str]:
+    """Numbers or ids as the variable has them; without it the numbers of all."""
     return [name.strip() for name in said.split(",")][:count] if said else [str(number) for number in range(count)]

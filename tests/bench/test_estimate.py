@@ -1,0 +1,66 @@
+"""How long runs take, and where the estimate comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opendg.bench.estimate import AROUND, Clock, Estimate, in_words, total
+from opendg.bench.plan import parse_plan, place
+from opendg.bench.runners.local import gpu_names
+
+TEXT = """
+    data = "pacs"
+    targets = ["photo"]
+    recipe = { iterations = 1000, batch = 16 }
+    methods = [{ method = "medic" }, { method = "medic", settings = { order = 2 } }, { method = "erm" }]
+"""
+ROW = {"backbone": "resnet18", "settings": "", "mode": "captured", "images": 48}
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    rows = [
+        ROW | {"method": "medic", "ms": 7.0}, ROW | {"method": "medic", "settings": "order=2", "ms": 37.0},
+        ROW | {"method": "medic", "mode": "compiled", "ms": 1.0}, ROW | {"method": "medic", "images": 144, "ms": 99.0},
+        ROW | {"method": "erm", "backbone": "resnet50", "ms": 50.0},
+    ]  # fmt: skip
+    (tmp_path / "step.json").write_text(json.dumps({"machine": "a card", "rows": rows}))
+    (tmp_path / "predict.json").write_text(json.dumps({"machine": "a card", "rows": [{"images/s": 5}]}))
+    return Clock(benchmarks=tmp_path)
+
+
+def test_the_benchmark_of_the_same_method_and_architecture_is_taken(clock: Clock) -> None:
+    first, second, erm = (clock.run(*one) for one in place(parse_plan("x", TEXT).cells()).values())
+    assert first == Estimate(AROUND + 1000 * 0.007 * 2, "the committed benchmark on a card"), "B = 16 is twice B = 8"
+    assert second.seconds == AROUND + 1000 * 0.037 * 2
+    assert erm.source.startswith("a guess: ERM in 6.3 ms")
+    assert erm.seconds == pytest.approx(AROUND + 1000 * 0.0063 * 2)
+
+
+def test_a_guess_knows_what_an_order_costs(tmp_path: Path) -> None:
+    first, second, erm = (Clock(benchmarks=tmp_path).run(*one).seconds - AROUND for one in
+                          place(parse_plan("x", TEXT).cells()).values())  # fmt: skip
+    assert 1 < first / erm < second / erm < 20
+
+
+def test_a_total_is_never_shorter_than_its_longest_run() -> None:
+    runs = {str(seconds): Estimate(seconds, "") for seconds in (10.0, 20.0, 90.0)}
+    assert total(runs, 1) == 120
+    assert total(runs, 2) == 90
+    assert total({}, 4) == 0
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(59, "59 s"), (120, "2 min"), (7200, "2.0 h")])
+def test_seconds_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("said", "count", "names"),
+    [(None, 2, ["0", "1"]), ("2,5", 2, ["2", "5"]), ("GPU-ab12, GPU-cd34", 2, ["GPU-ab12", "GPU-cd34"]), ("", 0, [])],
+)
+def test_gpus_are_named_as_the_scheduler_names_them(said: str | None, count: int, names: list[str]) -> None:
+    assert gpu_names(said, count) == names
