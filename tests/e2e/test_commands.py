@@ -102,6 +102,28 @@ def test_chosen_scores_and_fitted_ones(opendg: Command, trained: Path) -> None:
     assert list(record(opendg, trained, "--score", "energy,m*")["scores"]) == ["energy", "max-logit", "mahalanobis"]
 
 
+def test_a_closed_set_has_no_open_set_metrics(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert opendg("train", "erm", "--data", tree, *flags(unknown=None, iterations=2), "--out", out).code == 0
+    found = record(opendg, out)
+    assert (found["n_known"], found["n_unknown"]) == (48, 0)
+    assert found["scores"]["cls"]["oscr"] is None
+    assert found["acc"] == found["scores"]["cls"]["acc"]
+    said = opendg("evaluate", out)
+    assert said.code == 0
+    assert f"{100 * found['acc']:.2f}" in said.out
+    said = opendg("evaluate", out, "--figure", tmp_path / "oscr.png")
+    assert said.code == 2
+    assert "unknown" in said.err
+
+
+def test_a_target_of_two_domains(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert opendg("train", "erm", "--data", tree, *flags(target="ink,wood", iterations=2), "--out", out).code == 0
+    found = record(opendg, out)
+    assert (found["target"], found["sources"], found["n_known"]) == ("ink,wood", ["chalk", "neon"], 72)
+
+
 def test_data_that_have_moved(opendg: Command, tmp_path: Path) -> None:
     tree, out = write_tree(tmp_path / "here" / "signs", each=4), tmp_path / "run"
     opendg("train", "erm", "--data", tree, *flags(iterations=2), "--out", out)
