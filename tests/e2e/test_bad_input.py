@@ -39,6 +39,7 @@ def out(tmp_path: Path) -> Path:
         (["medic", "--target", "wood,wood"], ["named twice"]),
         (["medic", "--unknown", "rinq"], ["no class 'rinq'", "did you mean 'ring'"]),
         (["medic", "--known", "bar,crss"], ["no class 'crss'", "did you mean 'cross'"]),
+        (["medic", "--known", "²"], ["no class '²'"]),
         (["medic", "--known", "9"], ["--known 9 is out of range", "2 to 4"]),
         (["medic", "--backbone", "resnet19"], ["no backbone 'resnet19'", "did you mean", "'resnet18'"]),
         (["medic", "--backbone", "resnet18.tv_in2k"], ["no backbone", "'resnet18.tv_in1k'"]),

@@ -96,8 +96,9 @@ def command(
             typer.echo(sentence, err=True)
     else:
         asked: dict[str, Any] = {
-            "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
-            "unknown": names(unknown), "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
+            "root": root, "sources": names(sources),
+            "known": int(known) if known and known.isdecimal() else names(known), "unknown": names(unknown),
+            "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
             "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
             "select": select, "select_after": select_after, "augment": augment, "precision": precision,
