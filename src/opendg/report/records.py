@@ -152,8 +152,8 @@ def _said(value: Any) -> str:
 def name_variants(entries: Iterable[Entry]) -> None:
     """Give each entry its `variant` and its `group`.
 
-    The variant is what sets it apart from the other entries of its method under its protocol; the backbone is part of it
-    where the protocol has several. A group is what a mean over targets and seeds may be taken of.
+    The variant is what sets it apart from the other entries of its method under its protocol; the backbone is part of
+    it where the protocol has several. A group is what a mean over targets and seeds may be taken of.
     """
     groups: dict[str, int] = {}
     protocols: dict[str, list[Entry]] = {}
