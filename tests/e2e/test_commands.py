@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,7 @@ def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
     process = start("train", "medic", "--data", tree, *flags(iterations=100_000), "--out", tmp_path / "run")
     while not (tmp_path / "run" / "log.jsonl").exists() or not (tmp_path / "run" / "log.jsonl").stat().st_size:
         assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
