@@ -143,7 +143,7 @@ function bodyRow(row, best) {
       "data-focus": `row ${run.number}`,
       onclick: () => (single ? choose(run) : drill(row)),
     },
-    run.method,
+    `${run.method} `,
     el("span", { class: "variant" }, run.variant),
   );
   const rest = texts()
