@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +163,29 @@ def test_a_run_whose_worker_always_dies_is_given_up_and_the_others_are_not(tree:
     assert "Given up after 3 attempts: the process was killed by signal 9" in str(ledger.read(doomed).error)
 
 
-def bench_run(plan: Path, runs: Path, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "opendg", "bench", "run", str(plan), "--runs", str(runs), "--device", "cpu", *more]
-    return subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def bench_run() -> Iterator[Start]:
+    """Starts `opendg bench run` as a user does; none outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(plan: Path, runs: Path, *more: str) -> subprocess.Popen[str]:
+        words = ["bench", "run", str(plan), "--runs", str(runs), "--device", "cpu", *more]
+        command = [sys.executable, "-m", "opendg", *words]
+        started.append(subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for runner in started:
+        runner.kill()
+        runner.communicate()
 
 
 @pytest.mark.slow
 def test_a_killed_runner_takes_its_workers_along_and_the_next_one_goes_on(
-    tree: Path, tmp_path: Path, inline: Inline
+    tree: Path, tmp_path: Path, inline: Inline, bench_run: Start
 ) -> None:
     plan, runs = tmp_path / "long.toml", tmp_path / "runs"
     plan.write_text(long_plan(tree))
@@ -192,7 +207,7 @@ def test_a_killed_runner_takes_its_workers_along_and_the_next_one_goes_on(
 
 
 @pytest.mark.slow
-def test_two_runners_share_a_folder(tree: Path, tmp_path: Path) -> None:
+def test_two_runners_share_a_folder(tree: Path, tmp_path: Path, bench_run: Start) -> None:
     plan, runs = tmp_path / "shared.toml", tmp_path / "runs"
     plan.write_text(signs(tree).replace("iterations = 4", "iterations = 30"))
     both = [bench_run(plan, runs) for _ in range(2)]

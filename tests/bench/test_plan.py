@@ -114,6 +114,7 @@ def test_a_wrong_plan_is_a_sentence(tree: Path, change: str, sentence: str) -> N
     [
         ('[{ methd = "erm" }]', "did you mean 'method'"),
         ('[{ label = "ERM" }]', "has no method"),
+        ('[{ method = "erm", recipe = { iteration = 3 } }]', "did you mean 'iterations'"),
         ("[]", "does not say methods"),
     ],
 )
@@ -146,6 +147,12 @@ def test_the_command_line_overrides_the_plan(tree: Path) -> None:
     assert plan.override(iterations=7).cells()[0].recipe["iterations"] == 7
     with pytest.raises(OpenDGError, match="There is no method 'mldg' in signs"):
         plan.override(methods=["mldg"])
+
+
+def test_a_plan_can_take_the_authors_recipe() -> None:
+    text = 'data = "pacs"\ntargets = ["photo"]\nrecipe = { base = "authors" }\nmethods = [{ method = "medic" }]'
+    ((_, job),) = place(parse_plan("theirs", text).cells()).values()
+    assert job.settings["order"] == 2
 
 
 def test_a_config_of_tune_is_laid_over_its_method(tree: Path, tmp_path: Path) -> None:

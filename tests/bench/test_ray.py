@@ -29,7 +29,7 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_and_a_node_die(tree: Path, 
     plan.write_text(signs(tree).replace("iterations = 4", LONG))
     words = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ray_grid.py")), str(plan), str(runs)]
     quiet = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
-    ended = subprocess.run(words, capture_output=True, text=True, env=os.environ | quiet, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, env=os.environ | quiet, check=False, timeout=500)
     assert ended.returncode == 0, ended.stderr[-3000:]
     said = json.loads(ended.stdout.splitlines()[-1])
     assert said["told"] == "a Ray cluster of 2 CPUs and 2 GPUs"

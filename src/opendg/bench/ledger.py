@@ -32,7 +32,7 @@ PATIENCE = 1.0  # seconds: longer than another process needs to see whether a lo
 
 
 @dataclass(frozen=True)
-class Entry:
+class History:
     """What the ledger says of one run."""
 
     cell: dict[str, Any]
@@ -78,12 +78,12 @@ class Ledger:
         finally:
             lock.release()
 
-    def read(self, name: str) -> Entry:
+    def read(self, name: str) -> History:
         try:
             said = json.loads((self.folder / f"{name}.json").read_text())
-            return Entry(said["cell"], tuple(said["attempts"]))
+            return History(said["cell"], tuple(said["attempts"]))
         except FileNotFoundError:
-            return Entry({}, ())
+            return History({}, ())
         except (ValueError, KeyError, TypeError) as error:
             raise OpenDGError(f"The ledger of {name!r} is damaged ({error}): remove {name}.json from it.") from error
 

@@ -9,7 +9,7 @@
     backbone = "resnet18.tv_in1k"
     scores = ["cls", "bcls", "energy"]  # default: those that need no fitting
 
-    [recipe]                            # what differs from the common recipe, for all methods
+    [recipe]                            # what differs from the common recipe, for all methods (base = "authors")
     iterations = 4000
 
     [[methods]]
@@ -39,6 +39,7 @@ from opendg.errors import OpenDGError, unknown_name
 from opendg.training.config import Config
 from opendg.training.job import Job
 from opendg.training.job import plan as plan_job
+from opendg.training.recipe import Recipe
 
 Division = dict[str, Any]  # known or unknown, as `opendg train` takes them
 
@@ -186,6 +187,16 @@ def parse_plan(name: str, text: str) -> Plan:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise OpenDGError(f"The plan {name!r} is not valid TOML: {error}.") from error
+    _check(name, said)
+    data = said.pop("data")
+    entries = tuple(Entry(**_tuples(entry, ("scores",))) for entry in said.pop("methods"))
+    show = Show(**_tuples(said.pop("show", {}), ("metrics",)))
+    values = _tuples(said, ("targets", "seeds", "divisions", "scores"))
+    return Plan(name, (data,) if isinstance(data, str) else tuple(data), entries, show=show, **values)
+
+
+def _check(name: str, said: dict[str, Any]) -> None:
+    """Refuse what is misspelt or missing, before anything is made of it."""
     _check_keys(said, Plan, f" of the plan {name!r}", besides={"name"})
     missing = [key for key in ("data", "methods") if not said.get(key)]
     if missing:
@@ -194,15 +205,13 @@ def parse_plan(name: str, text: str) -> Plan:
         _check_keys(entry, Entry, f" of a method of the plan {name!r}")
         if "method" not in entry:
             raise OpenDGError(f'A [[methods]] entry of the plan {name!r} has no method: add method = "erm", say.')
+    for recipe in (said.get("recipe", {}), *(entry.get("recipe", {}) for entry in said["methods"])):
+        changed = {key: value for key, value in recipe.items() if key != "base"}
+        _check_keys(changed, Recipe, f" of the recipe in the plan {name!r}")
     for division in said.get("divisions", []):
         if not division or not set(division) <= {"known", "unknown"}:
             raise OpenDGError(f"A division of the plan {name!r} is {division}: give known, unknown or both.")
     _check_keys(said.get("show", {}), Show, f" of [show] in the plan {name!r}")
-    data = said.pop("data")
-    entries = tuple(Entry(**_tuples(entry, ("scores",))) for entry in said.pop("methods"))
-    show = Show(**_tuples(said.pop("show", {}), ("metrics",)))
-    values = _tuples(said, ("targets", "seeds", "divisions", "scores"))
-    return Plan(name, (data,) if isinstance(data, str) else tuple(data), entries, show=show, **values)
 
 
 def _check_keys(said: dict[str, Any], kind: type, where: str, besides: frozenset[str] | set[str] = frozenset()) -> None:
