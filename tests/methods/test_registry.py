@@ -38,7 +38,7 @@ from opendg.training.train import resume, train
 DOMAINS = ("bright", "dark", "green", "noisy", "red")
 CLASSES = ("bar", "cross", "disc", "frame", "grid")  # the last one unknown
 ITERATIONS, CHECKPOINT, COPIED = 30, 11, 15
-# What in a run of 30 iterations would never come to be at its usual interval.
+# For so short a run: IRM's penalty is to wait until something is learned, SWAD's evaluations are to come round at all.
 SHORT: dict[str, dict[str, Any]] = {"irm": {"anneal": 0.9}, "swad": {"interval": 4}}
 ALL = pytest.mark.parametrize("name", sorted(METHODS))
 
