@@ -95,6 +95,7 @@ class SWAD(ERM):
             self._extend(own, segment, loss)
         else:
             self._search(own, segment, loss)
+        own["ended"].copy_((own["in_valley"] > 0) & (own["in_tail"] >= self.config.patience))
 
     def _search(self, own: Weights, segment: Weights, loss: float) -> None:
         """Is the oldest of the last N_s losses the least of them? Then the valley starts there."""
@@ -108,7 +109,7 @@ class SWAD(ERM):
                 self._extend(own, {name: tensor[number] for name, tensor in recent.items()}, past)
 
     def _extend(self, own: Weights, segment: Weights, loss: float) -> None:
-        """Segments wait in the tail until a loss under l lets them into the valley, or N_e above it end it."""
+        """Segments wait in the tail until a loss under l lets them into the valley; N_e of them end it."""
         valley, tail = named(own, "valley"), named(own, "tail")
         own["in_tail"] += 1
         fold(tail, segment, 1 / own["in_tail"].double())
@@ -116,8 +117,6 @@ class SWAD(ERM):
             own["in_valley"] += own["in_tail"]
             fold(valley, tail, own["in_tail"] / own["in_valley"].double())
             own["in_tail"].zero_()
-        elif int(own["in_tail"]) >= self.config.patience:
-            own["ended"].fill_(True)
 
     def finish(self, survey: Survey, classifier: Classifier, state: State) -> None:
         own = state.own
