@@ -24,7 +24,7 @@ def make_parts(tree: Path, method: str = "medic", **asked: Any) -> Loop:
     job, index, split = plan(method, str(tree), [target], **asked)
     store = Store.open(index, np.concatenate([split.train, split.val]), progress=False)
     fabric = make_fabric(device)
-    classifier = make_classifier(job, job.weights)
+    classifier = make_classifier(job)
     classifier.place(fabric.device, job.recipe.precision)
     return make_loop(job, classifier, index, split, store, fabric)
 

@@ -87,6 +87,7 @@ def command(
 
     Example: opendg train medic --data pacs --root data --target sketch --weights imagenet
     """
+    done = _evaluator(device) if evaluate else None
     if resume is not None:
         from opendg.training.train import resume as resume_run
 
@@ -113,13 +114,12 @@ def command(
             raise OpenDGError(
                 "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
             )
-        done = _evaluator(device) if evaluate else None
         if each_target or seeds:
             runs = _many(method, data, target, each_target, seeds or str(seed), out, lanes, done, json_, asked)
         else:
             runs = [_one(method, data, str(target), seed, out, json_, asked)]
-    if evaluate and not (each_target or seeds):
-        _evaluator(device)(runs[0])
+    if done and not (each_target or seeds):  # several runs are evaluated as they finish
+        done(runs[0])
     told = "\n".join(f"Run: {run.path}" for run in runs)
     say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
         f"{told}\nNext: opendg evaluate {runs[0].path}", json_)  # fmt: skip

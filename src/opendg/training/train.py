@@ -57,7 +57,7 @@ def start(
     targets = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     fabric = make_fabric(device, devices)
-    classifier = make_classifier(job, job.weights)
+    classifier = make_classifier(job)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
     shown = {
         "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
@@ -94,7 +94,7 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
         raise OpenDGError(
             f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
         )
-    for _ in iterate(run, job, index, split, make_classifier(job, job.weights), make_fabric(device), report):
+    for _ in iterate(run, job, index, split, make_classifier(job), make_fabric(device), report):
         pass
     return run
 
@@ -194,11 +194,11 @@ def make_fabric(device: str, devices: int = 1) -> Fabric:
     return fabric
 
 
-def make_classifier(job: Job, weights: str) -> Classifier:
+def make_classifier(job: Job) -> Classifier:
     """The network of a job, its new layers drawn from the run's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(job.seed, "init"))
-        backbone = build_backbone(job.backbone, weights)
+        backbone = build_backbone(job.backbone, job.weights)
         return job.make_method().build(backbone, len(job.protocol.known), len(job.protocol.sources))
 
 
