@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,36 @@ def test_what_is_no_run_is_refused(tmp_path: Path, files: dict[str, str], senten
 def test_a_path_that_is_not_there_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(OpenDGError, match="is not a run directory"):
         Run.open(tmp_path / "nothing")
+
+
+def test_a_run_is_held_by_one_at_a_time_and_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    with run.hold():
+        for other in (run, Run.open(run.path)):
+            with pytest.raises(OpenDGError, match="Another process is training .*: let it finish"), other.hold():
+                pytest.fail("two hold it")
+        with Run.shadow(run.path, run.config, run.manifest).hold():  # of the same training
+            pass
+    hold = "import sys; from pathlib import Path; from opendg.runs.lock import held\n"
+    hold += "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", hold, str(run.path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other_process:
+        assert other_process.stdout is not None
+        assert other_process.stdout.readline() == "held\n"
+        with pytest.raises(OpenDGError, match="Another process"), run.hold():
+            pytest.fail("two hold it")
+        other_process.kill()
+        other_process.wait()
+    with run.hold():
+        run.finish()
+    assert sorted(path.name for path in run.path.iterdir()) == ["manifest.json", "run.json"]
+
+
+def test_a_run_that_cannot_be_locked_is_a_sentence(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    (run.path / ".lock").mkdir()
+    with pytest.raises(OpenDGError, match=r"lock' could not be written .Is a directory.: choose"), run.hold():
+        pytest.fail("held")
 
 
 def test_identity_is_of_what_was_asked_for(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from safetensors.torch import load_file
 
 from opendg.episodes import Episode
 from opendg.methods.registry import make_method
+from opendg.runs.directory import Run
+from opendg.training.train import start, train
 from small import small_classifier, small_episode, small_state
 
 CASES = [("erm", {"ova": True}), ("mldg", {}), ("medic", {"order": 1}), ("medic", {"order": 2})]
@@ -73,15 +77,34 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
+TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "opendg"]
+
+
 def test_torchrun_trains_what_one_process_trains(tree: Path, tmp_path: Path) -> None:
     """The ConvNet has no BatchNorm, so two processes on half the images each must follow one on the whole."""
     options = ["train", "medic", "--data", str(tree), "--target", "c", "--known", "2", "--backbone", "convnet"]
     options += ["--iterations", "4", "--device", "cpu"]
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "opendg"]
-    subprocess.run([*run, *options, "--out", str(tmp_path / "two")], check=True, capture_output=True)
+    subprocess.run([*TWO, *options, "--out", str(tmp_path / "two")], check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "opendg", *options, "--out", str(tmp_path / "one")], check=True)
     one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
     logs = [json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[-1]) for name in ("one", "two")]
     assert logs[1]["losses"]["meta-train"] == pytest.approx(logs[0]["losses"]["meta-train"], rel=1e-4)
+
+
+def test_torchrun_goes_on_with_a_run_and_one_process_alone_writes(tree: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"known": 2, "backbone": "convnet", "iterations": 8, "device": "cpu", "track": "none"}
+    train("medic", str(tree), "c", out=tmp_path / "one", **asked)
+    _, iterations = start("medic", str(tree), "c", out=tmp_path / "two", checkpoint_every=2, **asked)
+    assert list(islice(iterations, 5)) == [1, 2, 3, 4, 5]
+    del iterations  # as a process that ends here
+    assert (tmp_path / "two" / "checkpoints" / "step-00000004.json").exists()
+    subprocess.run([*TWO, "train", "--resume", str(tmp_path / "two")], check=True, capture_output=True)
+    one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+    logs = [Run.open(tmp_path / name).read_log() for name in ("one", "two")]
+    assert [entry["step"] for entry in logs[1]] == [8], "a second process that writes would log it twice"
+    for name, value in logs[0][-1]["losses"].items():
+        assert logs[1][-1]["losses"][name] == pytest.approx(value, rel=1e-4)

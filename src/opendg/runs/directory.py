@@ -4,6 +4,7 @@ run.json                what was asked for: method, settings, data, backbone, re
 manifest.json           protocol, file hashes, how images are prepared
 log.jsonl               losses and validation by step
 checkpoints/            to resume from; gone when the run is finished
+.lock                   held by the process that trains it; gone when the run is finished
 weights.safetensors     the finished network (by the selection rule)
 averaged.safetensors    the averaged weights, when they were asked for
 source-val-*.npz        outputs of each on the source validation images
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +29,7 @@ from opendg.errors import OpenDGError
 from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
+from opendg.runs.lock import LOCK, held
 
 FORMAT = "opendg-run-1"
 MANIFEST = {"protocol": dict, "images": dict, "files": dict, "classes": list, "backbone": str, "input": dict}
@@ -78,6 +81,10 @@ class Run:
         if bad := [name for name, kind in MANIFEST.items() if not isinstance(manifest.get(name), kind)]:
             raise OpenDGError(f"The manifest of {str(path)!r} is damaged ({bad[0]} is amiss): train it anew.")
         return cls(path, config, manifest)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """For as long as this process trains it: no other one may."""
+        return held(self.path)
 
     @property
     def identity(self) -> str:
@@ -146,9 +153,9 @@ class Run:
         return found
 
     def finish(self) -> None:
-        """Checkpoints, and what a kill has left half written, are only needed to resume."""
+        """Checkpoints, the lock, and what a kill has left half written are of use until a run is finished only."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
-        for left in self.path.glob(".*.tmp"):
+        for left in (*self.path.glob(".*.tmp"), self.path / LOCK):
             left.unlink(missing_ok=True)
 
     def log(self, entry: dict[str, Any]) -> None:
@@ -179,6 +186,9 @@ def _parsed(line: str) -> Any:
 
 
 class _Shadow(Run):
+    def hold(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None: ...
 
     def amend_manifest(self, **facts: Any) -> None: ...

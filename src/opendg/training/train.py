@@ -66,11 +66,16 @@ def start(
     facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile, "track": track}
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
-    return run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report))
+    return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
 
 
 def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:
     return Path("runs") / f"{dataset}-{'+'.join(targets)}-{method}-{seed}"
+
+
+def _alone(run: Run, iterations: Iterator[int]) -> Iterator[int]:
+    with run.hold():
+        yield from iterations
 
 
 def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
@@ -85,17 +90,20 @@ def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
 
 def resume(path: str | Path, *, device: str = "auto", report: Report | None = None) -> Run:
     """Go on with an interrupted run, from its newest whole checkpoint or else from the start."""
-    run = Run.open(Path(path))
-    if run.finished:
-        raise OpenDGError(f"The run {str(path)!r} is finished: evaluate it with `opendg evaluate {path}`.")
-    job = Job.from_json(run.config)
-    index, split = job.open_data()
-    if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
-        raise OpenDGError(
-            f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
-        )
-    for _ in iterate(run, job, index, split, make_classifier(job), make_fabric(device), report):
-        pass
+    run, fabric = Run.open(Path(path)), make_fabric(device)
+    if not fabric.is_global_zero:
+        run = Run.shadow(run.path, run.config, run.manifest)
+    with run.hold():
+        if run.finished:
+            raise OpenDGError(f"The run {str(path)!r} is finished: evaluate it with `opendg evaluate {path}`.")
+        job = Job.from_json(run.config)
+        index, split = job.open_data()
+        if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
+            raise OpenDGError(
+                f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
+            )
+        for _ in iterate(run, job, index, split, make_classifier(job), fabric, report):
+            pass
     return run
 
 
@@ -109,7 +117,7 @@ def iterate(
     job.protocol.check(index, split)  # once more: broken images may have left a gap
     loop = make_loop(job, classifier, index, split, store, fabric)
     selection = Selection(job.recipe)
-    begin = pick_up(run, loop, selection)
+    begin = pick_up(run, loop, selection, fabric)
     if fabric.device.type == "cuda" and loop.method.captures and run.config["capture"]:
         loop.capture(compile=run.config["compile"] and loop.method.compiles)
     run.amend_manifest(image_size=store.size, skipped=store.skipped)
@@ -136,7 +144,7 @@ def iterate(
                 selection.offer(done, accuracy, loop.finished_weights())
             if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
                 tensors, facts = selection.save()
-                run.checkpoint(done, loop.save() | tensors, facts)
+                run.checkpoint(done, loop.save() | whole_sums(fabric, loop) | tensors, facts)
             yield done
         loop.feed.close()
         tracker.show({"finished/accuracy": finish(run, loop, selection, survey)}, job.recipe.iterations)
@@ -145,17 +153,27 @@ def iterate(
 
 def summed(fabric: Fabric, losses: dict[str, float]) -> dict[str, float]:
     """The losses of all processes together: each has seen its share of the images."""
-    values = torch.tensor(list(losses.values()), dtype=torch.float64, device=fabric.device)
+    names = sorted(losses)  # processes that have loaded a checkpoint may hold them in different orders
+    values = torch.tensor([losses[name] for name in names], dtype=torch.float64, device=fabric.device)
     total = cast(torch.Tensor, fabric.all_reduce(values, reduce_op="sum"))
-    return dict(zip(losses, total.tolist(), strict=True))
+    return dict(zip(names, total.tolist(), strict=True))
 
 
-def pick_up(run: Run, loop: Loop, selection: Selection) -> int:
+def whole_sums(fabric: Fabric, loop: Loop) -> dict[str, torch.Tensor]:
+    """What the losses have added up to since they were last logged, in all processes, for a checkpoint."""
+    sums = summed(fabric, {name: float(total) for name, total in loop.sums.items()})
+    return {f"losses.{name}": torch.tensor(value) for name, value in sums.items()}
+
+
+def pick_up(run: Run, loop: Loop, selection: Selection, fabric: Fabric) -> int:
     """The step to start from: that of the newest whole checkpoint, whose tensors are loaded, or 0."""
     checkpoint = run.latest_checkpoint()
     if checkpoint is None:
         return 0
     loop.resume(checkpoint)
+    if not fabric.is_global_zero:  # the sums are of all processes, and count once
+        for total in loop.sums.values():
+            total.zero_()
     selection.load(checkpoint.tensors, checkpoint.facts)
     return checkpoint.step
 
