@@ -24,11 +24,12 @@ def run(loop: Loop, steps: int) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in loop.tensors().items()}
 
 
-CASES = [(name, {}) for name in list_methods() if METHODS[name].captures] + [("medic", {"order": 2})]
+CASES = [(name, {}, False) for name in list_methods() if METHODS[name].captures]
+CASES += [("medic", {"order": 2}, False), ("erm", {"ova": True}, True), ("medic", {}, True)]
 
 
-@pytest.mark.parametrize(("method", "settings"), CASES)
-def test_captured_equals_eager(method: str, settings: dict[str, object]) -> None:
+@pytest.mark.parametrize(("method", "settings", "compile"), CASES)
+def test_captured_equals_eager(method: str, settings: dict[str, object], compile: bool) -> None:
     """fp32, deterministic kernels: weights, momentum, BatchNorm buffers, averages agree to 1e-4 after 8 steps."""
     found = []
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -40,7 +41,7 @@ def test_captured_equals_eager(method: str, settings: dict[str, object]) -> None
             torch.manual_seed(7)
             loop.feed.images.random_(0, 256)
             if captured:
-                loop.capture()
+                loop.capture(compile=compile)
                 torch.backends.cudnn.benchmark = False
             found.append(run(loop, 8))
     finally:

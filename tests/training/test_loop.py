@@ -132,8 +132,8 @@ def test_updates_are_applied_in_order_and_to_whom_they_name(tree: Path) -> None:
 def test_the_rate_falls_at_eighty_percent_of_the_run(tree: Path) -> None:
     rates: list[float] = []
     loop = make_parts(tree, "erm", iterations=10, lr=0.01)
-    apply = loop.optimizer.apply
-    loop.optimizer.apply = lambda gradients, lr: (rates.append(float(lr)), apply(gradients, lr))[1]  # type: ignore[method-assign]
+    apply = loop.update
+    loop.update = lambda gradients, lr: (rates.append(float(lr)), apply(gradients, lr))[1]
     advance(loop, 10)
     assert rates == pytest.approx([0.01] * 8 + [0.001] * 2)
     assert float(loop.state.fraction) == 1.0

@@ -64,7 +64,10 @@ def command(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     devices: Annotated[int, typer.Option(help="Train data-parallel on so many devices (or start with torchrun).")] = 1,
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
-    compile_: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile first: long runs.")] = False,
+    compile_: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="torch.compile first; unasked from 12,000 iterations on."),
+    ] = None,
     each_target: Annotated[Text, typer.Option(help="A run for each: all, or domains joined by commas.")] = None,
     seeds: Annotated[
         Text, typer.Option(help="A run for each seed, e.g. 0,1,2 (with --each-target or --target).")

@@ -149,7 +149,7 @@ def meta_update(
     """
     train_loss = train(weights)
     inner = gradients(train_loss, weights)
-    fast = descend(weights, inner, alpha)
+    fast = classifier.fusing(descend)(weights, inner, alpha)
     test_loss = test(fast)
     outer = gradients(test_loss, fast)
     if order == 2:

@@ -111,8 +111,9 @@ class MEDICpp(MEDIC):
             loss = self.loss(classifier, weights, part)
             gradient = gradients(loss, weights)
             outer = add(outer or _zeros(gradient), gradient, factor)
-            weights = descend(weights, gradient, self.config.alpha)
             losses[f"step-{number}"] = loss
+            if number < len(parts):
+                weights = classifier.fusing(descend)(weights, gradient, self.config.alpha)
         yield Update(losses, outer)
 
     def step_weights(self, steps: int) -> list[float]:

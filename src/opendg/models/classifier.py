@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,10 @@ from torch.func import functional_call
 from opendg.models.backbones import Backbone
 from opendg.models.heads import ClosedHead, DualHead, SharedHead
 from opendg.models.stages import Touch, touched
+from opendg.models.stem import fold_stem
 
 Weights = dict[str, Tensor]
+Result = TypeVar("Result")
 
 HEADS = {"closed": ClosedHead, "dual": DualHead, "shared": SharedHead}
 
@@ -78,21 +80,27 @@ class Classifier(nn.Module):
 
     def fuse(self) -> None:
         """Train through torch.compile: the same numbers from fewer kernels. Hooks into stages go the plain way."""
-        self.fused = torch.compile(self.backbone.forward, dynamic=False)
+        fold_stem(self.backbone)
+        self.fused = compiled(self.backbone.forward)
 
-    def plainly(self, work: Callable[..., Weights], *arguments: object) -> Weights:
+    def fusing(self, work: Callable[..., Result]) -> Callable[..., Result]:
+        """`work`, a function of a module, compiled where the classifier is fused."""
+        return _compiled_once(work) if self.fused else work
+
+    def plainly(self, work: Callable[..., Result], *arguments: object) -> Result:
         """`work(*arguments)`, during which passes are not compiled one by one and leave running statistics alone.
 
         For derivatives of derivatives, which a compiled pass does not have: where the classifier is fused, the whole
         of `work` is compiled instead.
         """
+        work = self.fusing(work)
         layers = [module for module in self.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
         tracked = [layer.track_running_stats for layer in layers]
         fused, self.fused = self.fused, None
         for layer in layers:
             layer.track_running_stats = False
         try:
-            return _compiled(work)(*arguments) if fused else work(*arguments)
+            return work(*arguments)
         finally:
             self.fused = fused
             for layer, before in zip(layers, tracked, strict=True):
@@ -107,6 +115,9 @@ class Classifier(nn.Module):
         return self
 
 
-@cache
-def _compiled(work: Callable[..., Weights]) -> Callable[..., Weights]:
-    return torch.compile(work, dynamic=False)
+def compiled(work: Callable[..., Result]) -> Callable[..., Result]:
+    """`work` through torch.compile, for tensors of fixed shapes; small kernels that wait for nothing run as one."""
+    return torch.compile(work, dynamic=False, options={"combo_kernels": True})
+
+
+_compiled_once = cache(compiled)

@@ -12,7 +12,7 @@ from opendg.data.augment import Augment
 from opendg.episodes import Episode
 from opendg.errors import OpenDGError
 from opendg.methods.base import Method, State
-from opendg.models.classifier import Classifier, Weights
+from opendg.models.classifier import Classifier, Weights, compiled
 from opendg.runs.checkpoint import Checkpoint
 from opendg.seeds import derive
 from opendg.training.capture import capture
@@ -51,7 +51,7 @@ class Loop:
         self.sums: Weights = {}  # of the losses since they were last asked for
         shown = classifier.backbone.input
         self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
-        self.prepare_images = augment.apply
+        self.prepare_images, self.update, self.average = augment.apply, self.optimizer.apply, self._average
         self.run: Callable[[], None] = self.advance
 
     def advance(self) -> None:
@@ -64,20 +64,21 @@ class Loop:
         )
         lr = (self.recipe.lr * self.schedule(self.state.fraction)).float()
         for update in self.method.step(self.classifier, episode, self.state):
-            self.optimizer.apply(update.gradients, lr)
+            self.update(update.gradients, lr)
             self._note(update.losses)
-        self._average()
+        self.average()
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
     def capture(self, compile: bool = False) -> None:
         """From the second iteration on, replay the step from a CUDA graph; the first one runs step by step.
 
-        With `compile`, network and augmentation go through torch.compile before they are captured.
+        With `compile`, network, augmentation, optimiser and averaging go through torch.compile before.
         """
         if compile:
             self.classifier.fuse()
-            self.prepare_images = torch.compile(self.augment.apply, dynamic=False)
+            self.prepare_images = compiled(self.augment.apply)
+            self.update, self.average = compiled(self.optimizer.apply), compiled(self._average)
 
         def first() -> None:
             self.advance()

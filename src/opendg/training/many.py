@@ -43,7 +43,8 @@ def train_many(
 
     def begin(target: str, seed: int) -> Start:
         out = folder / f"{target}-{seed}"
-        return lambda: start(method, data, target, out=out, seed=seed, report=progress.of(out.name), **asked)
+        shown = progress.of(out.name)
+        return lambda: start(method, data, target, out=out, seed=seed, report=shown, runs=len(wanted), **asked)
 
     runs = []
     for run in side_by_side([begin(*pair) for pair in wanted], lanes, asked.get("device", "auto")):
