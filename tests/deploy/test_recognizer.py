@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save
 
 import opendg
 from opendg.deploy.recognizer import Recognizer, find_images
 from opendg.errors import OpenDGError
+from opendg.methods.registry import METHODS
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
-from tests.tiny import CLASSES, picture, quick
+from opendg.scores import SCORES
+from tests.tiny import CLASSES, picture, quick, write_tree
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,6 @@ def test_weights_can_be_chosen(trained: Path, tree: Path) -> None:
         ({"accept": 0.0}, "accept is 0.0 and must be a share above 0"),
         ({"accept": 1.1}, "accept is 1.1"),
         ({"score": "enregy"}, "no score 'enregy': did you mean 'energy'"),
-        ({"score": "mahalanobis"}, "fitted on data that a run does not hold"),
         ({"device": "gpu"}, "no device 'gpu'"),
     ],
 )
@@ -163,6 +166,94 @@ def test_a_run_without_the_one_vs_all_head(tree: Path, tmp_path: Path) -> None:
         opendg.load(run.path, score="bcls", device="cpu")
     with pytest.raises(OpenDGError, match="has no averaged weights: train with --average"):
         opendg.load(run.path, weights="averaged")
+
+
+@pytest.fixture
+def moved(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run in which no score has been fitted yet."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    for file in run.glob("score-*"):
+        file.unlink()
+    return run
+
+
+@pytest.mark.parametrize("score", [name for name, score in SCORES.items() if score.fitted])
+def test_scores_that_are_fitted_are_fitted_once_and_kept(moved: Path, tree: Path, score: str) -> None:
+    images = sorted((tree / "wood").rglob("*.png"))
+    first = opendg.load(moved, score=score, device="cpu")
+    file = moved / f"score-{score}-averaged.safetensors"
+    written = file.stat().st_mtime_ns
+    again = opendg.load(moved, score=score, device="cpu")
+    assert file.stat().st_mtime_ns == written
+    assert again.predict(images) == first.predict(images)
+    record = opendg.evaluate(moved, scores=[score], device="cpu")
+    assert file.stat().st_mtime_ns == written
+    assert record["scores"][score]["h@source95"]["ranked_threshold"] == first.threshold
+
+
+def test_what_the_evaluation_fitted_is_predicted_with(moved: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opendg.evaluate(moved, scores=["vim"], device="cpu")
+    monkeypatch.setattr("opendg.deploy.recognizer.predict_source", None)  # nobody may ask for it
+    assert opendg.load(moved, score="vim", device="cpu").predict(tree / "ink" / "bar" / "000.png")[0].error is None
+
+
+def test_no_image_of_the_target_is_opened_to_fit(tmp_path: Path) -> None:
+    """They are all torn: training, fitting and predicting do not notice, evaluation does."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    for file in (tree / "wood").rglob("*.png"):
+        file.write_bytes(b"torn")
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick())
+    made = opendg.load(run.path, score="knn", device="cpu")
+    assert made.predict(tree / "ink" / "bar" / "000.png")[0].error is None
+    with pytest.raises(OpenDGError, match="wood"):
+        opendg.evaluate(run.path, device="cpu")
+
+
+def test_a_method_whose_own_score_is_fitted_needs_no_data(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=6)
+    image = picture("neon", "cross", 3)
+    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **quick(average=0.9))
+    there = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
+    record = opendg.evaluate(run.path, device="cpu")
+    assert record["scores"]["openmax"]["h@source95"]["ranked_threshold"] == there[0].threshold
+    shutil.rmtree(tree)
+    away = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
+    assert [one.score.name for one in away] == ["openmax", "openmax"]
+    assert [one.predict(image) for one in away] == [one.predict(image) for one in there]
+    with pytest.raises(OpenDGError, match="'knn' is fitted on the source training images.*evaluate .* --score knn"):
+        opendg.load(run.path, score="knn", device="cpu")
+
+
+def test_a_run_that_may_not_be_written_to(moved: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OpenDGError(f"{str(path)!r} may not be written to")
+
+    monkeypatch.setattr("opendg.runs.directory.write_atomic", refuse)
+    found = opendg.load(moved, score="mahalanobis", device="cpu").predict(tree / "ink" / "bar" / "000.png")
+    assert found[0].error is None
+    assert not list(moved.glob("score-*"))
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (b"torn", "'knn' was fitted to cannot be read .*delete that file"),
+        (save({"bank": np.ones((4, 3), np.float32), "k": np.asarray(2)}), "'knn' was fitted to does not go with these"),
+        (save({"bank": np.ones((4, 256), np.float32), "k": np.asarray(9)}), "'knn' was fitted to does not go with"),
+        (save({"bank": np.ones((4, 256), np.float32)}), "not the state of the score 'knn'"),
+    ],
+)
+def test_a_strangers_fit_is_checked(moved: Path, state: bytes, sentence: str) -> None:
+    (moved / "score-knn-averaged.safetensors").write_bytes(state)
+    with pytest.raises(OpenDGError, match=sentence):
+        opendg.load(moved, score="knn", device="cpu")
+
+
+@pytest.mark.parametrize("method", ["arpl", "crossmatch", "openmax"])
+def test_a_method_is_read_with_its_own_score(tree: Path, tmp_path: Path, method: str) -> None:
+    """Also where it has the one-vs-all head beside."""
+    run = opendg.train(method, data=str(tree), out=tmp_path / "run", chosen={"ova": "true"}, **quick(iterations=2))
+    assert opendg.load(run.path, device="cpu").score.name == METHODS[method].score
 
 
 def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:

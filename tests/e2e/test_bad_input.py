@@ -205,7 +205,6 @@ def test_evaluate_of_what_is_no_run(opendg: Command, tmp_path: Path) -> None:
     ("words", "parts"),
     [
         (["--score", "blcs"], ["no score 'blcs'"]),
-        (["--score", "knn"], ["fitted on data that a run does not hold"]),
         (["--accept", "0"], ["accept is 0.0"]),
         (["--accept", "nan"], ["accept is nan"]),
         (["--format", "xml"], ["no format 'xml'", "table, csv or jsonl"]),

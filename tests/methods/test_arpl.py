@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from opendg.evaluation.evaluate import linear_head
 from opendg.methods.arpl import ARPL
 from opendg.predictions import Predictions
+from opendg.runs.scores import linear_head
 from opendg.scores.registry import make_score
 from small import small_classifier, small_state
 from tests.methods.beside_erm import domain_episode, gradients_of

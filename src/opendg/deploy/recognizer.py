@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from opendg.data.decode import decode, resize
 from opendg.data.tree import SUFFIXES
 from opendg.errors import OpenDGError
+from opendg.evaluation.evaluate import predict_source
 from opendg.evaluation.metrics import accepting_threshold
 from opendg.methods.registry import METHODS
 from opendg.predictions import UNKNOWN, Predictions, predict
 from opendg.runs.directory import Run
 from opendg.runs.restore import choose_weights, restore
-from opendg.scores.registry import make_score, usable_scores
+from opendg.runs.scores import ready_scores
+from opendg.scores.registry import usable_scores
 from opendg.training.train import make_fabric
 
 Image = str | Path | bytes | NDArray[np.uint8]
@@ -58,11 +60,8 @@ class Recognizer:
         self.classes: tuple[str, ...] = tuple(run.manifest["classes"])
         self.size = run.image_size
         val = Predictions.load(run.val_file(which))
-        self.score = make_score(score or _default_score(run, val))
-        if self.score.fitted:
-            raise OpenDGError(
-                f"The score {self.score.name!r} is fitted on data that a run does not hold: choose another."
-            )
+        name = score or _default_score(run, val)
+        self.score = ready_scores(run, which, [name], lambda: self._source(run, name), self.classifier)[name]
         self.threshold = accepting_threshold(self.score(val), accept)
 
     def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
@@ -101,6 +100,16 @@ class Recognizer:
         blank = np.full(len(pixels), "", dtype=np.str_)
         return Predictions(blank, blank, np.full(len(pixels), UNKNOWN), **({"ova": None} | arrays))
 
+    def _source(self, run: Run, score: str) -> Predictions:
+        try:
+            return predict_source(run, self.classifier, self.device)
+        except OpenDGError as error:
+            raise OpenDGError(
+                f"The score {score!r} is fitted on the source training images, and they could not be read "
+                f"({str(error).rstrip('.')}): `opendg evaluate {run.path} --score {score} --root FOLDER` fits it where "
+                "they are now, and the run keeps it."
+            ) from error
+
     def _decide(self, pixels: NDArray[np.uint8]) -> list[tuple[str, str, float]]:
         outputs = self.outputs(pixels)
         scores = self.score(outputs)
@@ -126,10 +135,9 @@ class Recognizer:
 
 
 def _default_score(run: Run, val: Predictions) -> str:
-    """The method's own score where the outputs allow it, bcls where there is a one-vs-all head, else cls."""
-    usable = usable_scores(val)
+    """The method's own score; of the two plain ones bcls where there is a one-vs-all head, else cls."""
     own = METHODS[run.config["method"]].score
-    return "bcls" if "bcls" in usable else own if own in usable else "cls"
+    return own if own not in ("cls", "bcls") else "bcls" if "bcls" in usable_scores(val) else "cls"
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from opendg.protocol import Rows, Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic, write_json
 from opendg.runs.restore import choose_weights, restore
-from opendg.scores.base import Head
-from opendg.scores.registry import SCORES, make_score, select_scores, usable_scores
+from opendg.runs.scores import linear_head, ready_scores
+from opendg.scores.registry import select_scores, usable_scores
 from opendg.training.job import Job
 from opendg.training.recipe import SELECTIONS
 from opendg.training.train import make_fabric
@@ -35,7 +36,8 @@ def evaluate(
     """The Record of a run: what was run, with which code, and its metrics for each score.
 
     Writes `target-WEIGHTS.npz` (per-image predictions) and `evaluation-WEIGHTS.json` into the run. Scores default to
-    those that need no fitting and the method's own; fitted ones look at the source training images alone.
+    those that need no fitting and the method's own; fitted ones look at the source training images alone, and what they
+    were fitted to is kept in the run.
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
@@ -48,26 +50,20 @@ def evaluate(
     target = predict_split(run, job, classifier, index, split, split.test, place)
     write_atomic(run.target_file(which), target.pack())
     val = Predictions.load(run.val_file(which))
-    head = linear_head(classifier)
     own = METHODS[job.method].score
-    names = chosen or [name for name in usable_scores(target, head) if name in (*PLAIN, own)]
-    source = None
-    if any(SCORES[name].fitted for name in names):
-        source = predict_split(run, job, classifier, index, split, split.train, place)
+    names = chosen or [name for name in usable_scores(target, linear_head(classifier)) if name in (*PLAIN, own)]
+
+    def source() -> Predictions:
+        return predict_split(run, job, classifier, index, split, split.train, place)
+
+    ready = ready_scores(run, which, names, source, classifier)
     record = describe(run, job, which, target)
-    record["scores"] = {name: measure(name, target, val, source, head) for name in names}
+    record["scores"] = {
+        name: evaluate_score(score, score(target), target.correct, target.known, score(val))
+        for name, score in ready.items()
+    }
     write_json(run.path / f"evaluation-{which}.json", record)
     return record
-
-
-def measure(
-    name: str, target: Predictions, val: Predictions, source: Predictions | None, head: Head | None
-) -> dict[str, Any]:
-    """One score on the target, its thresholds from the source validation images."""
-    score = make_score(name)
-    if source is not None:
-        score.fit(source, head)
-    return evaluate_score(score, score(target), target.correct, target.known, score(val))
 
 
 def predict_split(
@@ -78,21 +74,21 @@ def predict_split(
     return predict_rows(classifier, store, index, split.labels, rows[np.isin(rows, store.rows)], device)
 
 
-def linear_head(classifier: Classifier) -> Head | None:
-    """Weight and bias of the closed-set head, where it is a linear layer."""
-    layer = getattr(classifier.head, "linear", None)
-    if not isinstance(layer, torch.nn.Linear):
-        return None
-    return Head(layer.weight.detach().float().cpu().numpy(), layer.bias.detach().float().cpu().numpy())
+def predict_source(run: Run, classifier: Classifier, device: torch.device) -> Predictions:
+    """Predictions for the source training images, where the run knew them. No image of the target is looked at."""
+    job = Job.from_json(run.config)
+    index, split = job.open_data()
+    check_manifest(run, manifest(job.protocol, index, split), ["train"])
+    return predict_split(run, job, classifier, index, split, split.train, device)
 
 
-def check_manifest(run: Run, found: dict[str, Any]) -> None:
-    """Numbers only mean something on the files that the run was made for."""
-    for part, digest in run.manifest["files"].items():
-        if found["files"][part] != digest:
+def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None = None) -> None:
+    """Numbers only mean something on the files that the run was made for: all parts of them, or some."""
+    for part in run.manifest["files"] if parts is None else parts:
+        if found["files"][part] != run.manifest["files"].get(part):
             raise OpenDGError(
                 f"The {part} images are not those of the run ({found['images'][part]} found, "
-                f"{run.manifest['images'][part]} expected, by name and size): check --root."
+                f"{run.manifest['images'].get(part)} expected, by name and size): check --root."
             )
 
 

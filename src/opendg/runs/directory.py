@@ -8,6 +8,7 @@ checkpoints/            to resume from; gone when the run is finished
 weights.safetensors     the finished network (by the selection rule)
 averaged.safetensors    the averaged weights, when they were asked for
 source-val-*.npz        outputs of each on the source validation images
+score-*.safetensors     what scores were fitted to, on the source training images
 target-*.npz, evaluation-*.json    written by `opendg evaluate`
 """
 
@@ -21,7 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save as pack_arrays
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -124,6 +129,25 @@ class Run:
     def target_file(self, which: str) -> Path:
         return self.path / f"target-{which}.npz"
 
+    def score_file(self, which: str, name: str) -> Path:
+        return self.path / f"score-{name}-{which}.safetensors"
+
+    def save_score(self, which: str, name: str, state: dict[str, NDArray[Any]]) -> None:
+        """What a score was fitted to, for these weights."""
+        plain = {key: np.array(array, order="C") for key, array in state.items()}
+        write_atomic(self.score_file(which, name), pack_arrays(plain))
+
+    def load_score(self, which: str, name: str) -> dict[str, NDArray[Any]] | None:
+        """What `save_score` was given, None where it never was."""
+        path = self.score_file(which, name)
+        try:
+            return load_arrays(path) if path.exists() else None
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise OpenDGError(
+                f"What the score {name!r} was fitted to cannot be read from {str(path)!r} ({error}): delete that file, "
+                "and it is fitted anew."
+            ) from error
+
     def amend_manifest(self, **facts: Any) -> None:
         self.manifest |= facts
         write_json(self.path / "manifest.json", self.manifest)
@@ -190,6 +214,8 @@ class _Shadow(Run):
         return nullcontext()
 
     def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None: ...
+
+    def save_score(self, which: str, name: str, state: dict[str, NDArray[Any]]) -> None: ...
 
     def amend_manifest(self, **facts: Any) -> None: ...
 

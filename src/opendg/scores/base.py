@@ -67,7 +67,14 @@ class Score:
         self._check(predictions, None, but=("head",))
         if not len(predictions):
             return np.empty(0)
-        scores = np.asarray(self._score(predictions), dtype=np.float64)
+        try:
+            scores = np.asarray(self._score(predictions), dtype=np.float64)
+        except (ValueError, TypeError, IndexError) as error:
+            if not self.fitted:
+                raise
+            raise OpenDGError(
+                f"What the score {self.name!r} was fitted to does not go with these outputs ({error}): fit it again."
+            ) from error
         bad = int((~np.isfinite(scores)).sum())
         if bad:
             raise OpenDGError(

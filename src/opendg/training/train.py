@@ -19,8 +19,10 @@ from opendg.episodes import Pool
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
+from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
 from opendg.runs.directory import Run
+from opendg.runs.scores import fit_scores
 from opendg.seeds import derive
 from opendg.training.feed import Feed
 from opendg.training.job import Job, plan
@@ -32,7 +34,6 @@ from opendg.training.track import Tracker, check_tracker
 
 Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
 LOG_EVERY = 50
-COMPILING_PAYS = 12_000  # iterations of a process: compiling takes half a minute and saves 2.5 ms of 7 in each
 
 
 def train(
@@ -48,19 +49,15 @@ def train(
 
 def start(
     method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
-    devices: int = 1, checkpoint_every: int = 500, capture: bool = True,
-    compile: bool | None = None, runs: int = 1, track: str = "auto", report: Report | None = None, **asked: Any,
+    devices: int = 1, checkpoint_every: int = 500, capture: bool = True, compile: bool = False,
+    track: str = "auto", report: Report | None = None, **asked: Any,
 ) -> tuple[Run, Iterator[int]]:  # fmt: skip
-    """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run.
-
-    `runs` is how many like it the process trains: unless `compile` says it, the step is compiled when that pays.
-    """
+    """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
     check_tracker(track)
     if checkpoint_every < 1:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
     targets = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
-    compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
     fabric = make_fabric(device, devices)
     classifier = make_classifier(job)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
@@ -184,21 +181,23 @@ def pick_up(run: Run, loop: Loop, selection: Selection, fabric: Fabric) -> int:
 
 
 def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> float:
-    """Write the finished weights, each with its outputs on the source validation images. `weights` comes last.
-
-    The accuracy of the selected ones on these images.
-    """
+    """Write the finished weights; the selected ones come last, and their accuracy on source validation is given."""
     loop.method.finish(survey, loop.classifier, loop.state)
     selected = {name: tensor.detach().clone() for name, tensor in (selection.kept or loop.finished_weights()).items()}
     if loop.averaged:
-        averaged = loop.finished_weights(averaged=True)
-        loop.classifier.load_state_dict(averaged)
-        run.save_weights("averaged", averaged, survey.val())
-    loop.classifier.load_state_dict(selected)
-    val = survey.val()
-    run.save_weights("selected", selected, val)
+        keep(run, loop, "averaged", loop.finished_weights(averaged=True), survey)
+    val = keep(run, loop, "selected", selected, survey)
     run.finish()
     return float(val.correct.mean())
+
+
+def keep(run: Run, loop: Loop, which: str, weights: dict[str, torch.Tensor], survey: SourceSurvey) -> Predictions:
+    """Write weights with what they say of the source validation images, and with the method's score if it is fitted."""
+    loop.classifier.load_state_dict(weights)
+    fit_scores(run, which, [loop.method.score], survey.train, loop.classifier)
+    val = survey.val()
+    run.save_weights(which, weights, val)
+    return val
 
 
 def make_fabric(device: str, devices: int = 1) -> Fabric:
