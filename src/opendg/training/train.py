@@ -34,6 +34,7 @@ from opendg.training.track import Tracker, check_tracker
 
 Report = Callable[[int, int, dict[str, float]], None]  # step, iterations, losses
 LOG_EVERY = 50
+COMPILING_PAYS = 12_000  # iterations of a process: compiling takes half a minute and saves 2.5 ms of 7 in each
 
 
 def train(
@@ -49,15 +50,19 @@ def train(
 
 def start(
     method: str, data: str, target: str | list[str], *, out: str | Path | None = None, device: str = "auto",
-    devices: int = 1, checkpoint_every: int = 500, capture: bool = True, compile: bool = False,
-    track: str = "auto", report: Report | None = None, **asked: Any,
+    devices: int = 1, checkpoint_every: int = 500, capture: bool = True,
+    compile: bool | None = None, runs: int = 1, track: str = "auto", report: Report | None = None, **asked: Any,
 ) -> tuple[Run, Iterator[int]]:  # fmt: skip
-    """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run."""
+    """A new run and its iterations: each `next` does one and gives its number; the last one finishes the run.
+
+    `runs` is how many like it the process trains: unless `compile` says it, the step is compiled when that pays.
+    """
     check_tracker(track)
     if checkpoint_every < 1:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
     targets = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
+    compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
     fabric = make_fabric(device, devices)
     classifier = make_classifier(job)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
