@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,34 @@ def test_ids_differ_where_results_must_not_be_mixed() -> None:
         make_protocol(make_index(dataset="other"), ["sketch"], known=6),
     ]
     assert len({protocol.id for protocol in others}) == len(others)
+
+
+def test_ids_tell_sets_of_sources_apart() -> None:
+    every, few = make_protocol(INDEX, ["sketch"], known=6), {}
+    for sources in (["cartoon", "photo"], ["art_painting", "photo"], ["photo"]):
+        few[tuple(sources)] = make_protocol(INDEX, ["sketch"], known=6, sources=sources)
+    assert len({every.id, *(protocol.id for protocol in few.values())}) == 4
+    assert few["cartoon", "photo"].id == f"{every.id}:without-art_painting"
+    named = make_protocol(INDEX, ["sketch"], known=6, sources=["photo", "cartoon", "art_painting"])
+    assert named.id == every.id, "all other domains, whether they are named or not"
+    assert make_protocol(INDEX, ["photo"], known=6, sources=["cartoon", "sketch"]).id == few["cartoon", "photo"].id
+    assert make_protocol(INDEX, ["photo", "sketch"], known=6).id == every.id
+
+
+def test_the_ids_of_committed_records_are_those_of_today() -> None:
+    assert make_protocol(INDEX, ["sketch"], known=6).id == "pacs:shared:6+1:eebcff"
+
+
+def test_what_a_protocol_leaves_out_is_said_where_there_is_some() -> None:
+    every = make_protocol(INDEX, ["sketch"], known=6)
+    few = make_protocol(INDEX, ["sketch"], known=6, sources=["cartoon", "photo"])
+    assert "left_out" not in every.to_json(), "what names a run stays as it was"
+    assert Protocol.from_json(json.loads(json.dumps(few.to_json()))) == few
+
+
+def test_names_alone_make_a_protocol() -> None:
+    names = SimpleNamespace(dataset=INDEX.dataset, domains=INDEX.domains, classes=INDEX.classes)
+    assert make_protocol(names, ["sketch"], known=6) == make_protocol(INDEX, ["sketch"], known=6)
 
 
 def test_daml_ids_agree_between_targets() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
+from typing import Protocol as Shape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,20 +41,27 @@ class Protocol:
     taught: tuple[tuple[str, ...], ...]  # the known classes that each source domain shows, in the order of `sources`
     tested: tuple[str, ...]  # the known classes that the target domains are tested on
     split_seed: int = 0
+    left_out: tuple[str, ...] = ()  # domains that are neither source nor target
 
     @property
     def id(self) -> str:
-        """The same for every target of one protocol: `pacs:shared:6+1:3f9a12`. Tables never mix two ids."""
+        """The same for every target of one protocol: `pacs:shared:6+1:3f9a12`. Tables never mix two ids.
+
+        Where not all other domains are sources it ends in those left out: `pacs:shared:6+1:3f9a12:without-photo`.
+        """
         fixed = [self.dataset, self.kind, self.known, self.unknown, self.tested, self.split_seed]
         digest = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:6]
-        return f"{self.dataset}:{self.kind}:{len(self.tested)}+{len(self.unknown)}:{digest}"
+        without = f":without-{'+'.join(self.left_out)}" if self.left_out else ""
+        return f"{self.dataset}:{self.kind}:{len(self.tested)}+{len(self.unknown)}:{digest}{without}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """`left_out` is said where there is some: what a run is named by stays the same for all others."""
+        return {name: value for name, value in asdict(self).items() if value or name != "left_out"}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Protocol:
-        lists = ("sources", "targets", "known", "unknown", "tested")
+        values = {"left_out": ()} | values
+        lists = ("sources", "targets", "known", "unknown", "tested", "left_out")
         tuples: dict[str, Any] = {name: tuple(map(str, values[name])) for name in lists}
         return cls(**(values | tuples | {"taught": tuple(tuple(map(str, classes)) for classes in values["taught"])}))
 
@@ -88,8 +96,19 @@ class Split:
         return replace(self, train=self.train[np.isin(self.train, rows)], val=self.val[np.isin(self.val, rows)])
 
 
+class Names(Shape):
+    """What a Protocol is made for: an Index, or the names alone where the images are not at hand."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def domains(self) -> tuple[str, ...]: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+
 def make_protocol(
-    index: Index,
+    index: Names,
     targets: Sequence[str],
     *,
     known: int | Sequence[str] | None = None,
@@ -122,6 +141,7 @@ def make_protocol(
     return Protocol(
         index.dataset, kind, chosen, tuple(targets), known_classes, unknown_classes,
         taught=(known_classes,) * len(chosen), tested=known_classes, split_seed=split_seed,
+        left_out=tuple(name for name in index.domains if name not in (*chosen, *targets)),
     )  # fmt: skip
 
 
@@ -135,7 +155,7 @@ def _check_names(what: str, named: Sequence[str], there: Sequence[str], dataset:
 
 
 def _classes(
-    index: Index, known: int | Sequence[str] | None, unknown: Sequence[str] | None
+    index: Names, known: int | Sequence[str] | None, unknown: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for named in (known if isinstance(known, Sequence) else (), unknown or ()):
         _check_names("class", named, index.classes, index.dataset)
@@ -158,7 +178,7 @@ def _classes(
     return tuple(sorted(known)), tuple(sorted(unknown))
 
 
-def _daml(index: Index, sources: tuple[str, ...], targets: tuple[str, ...], split_seed: int) -> Protocol:
+def _daml(index: Names, sources: tuple[str, ...], targets: tuple[str, ...], split_seed: int) -> Protocol:
     """DAML's blocks (Shu et al., CVPR 2021): classes in alphabetical order are dealt to all, to pairs, to one each.
 
     The authors number Office-Home's classes in an order of their own; here it is alphabetical for every dataset.

@@ -38,7 +38,7 @@ class Job:
     on_bad_image: str
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"protocol": self.protocol.to_json()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
