@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from opendg.errors import OpenDGError
-from opendg.training.job import Job, plan
+from opendg.training.job import Job, make_job, plan
 from opendg.training.recipe import Recipe
-from tests.tiny import DOMAINS, write_tree
+from tests.tiny import CLASSES, DOMAINS, write_tree
 
 
 def planned(tree: Path, method: str = "medic", targets: tuple[str, ...] = ("wood",), **asked: Any) -> Job:
@@ -36,6 +37,16 @@ def test_the_defaults_of_medic_are_the_recipe_that_was_measured(tree: Path) -> N
     expected = {"order": 1, "alpha": 0.01, "beta": 1.0, "ova": True, "ova_scale": 0.5, "batchnorm": "merged"}
     assert expected.items() <= job.settings.items()
     assert job.settings["domain_order"] == "cycle"
+
+
+def test_names_are_enough_for_a_job(tree: Path) -> None:
+    names = SimpleNamespace(dataset="signs", domains=DOMAINS, classes=CLASSES)
+    assert make_job("medic", str(tree), ["wood"], names, unknown=["ring"]) == planned(tree, unknown=["ring"])
+
+
+def test_a_misspelt_method_is_named_before_data_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="did you mean 'medic'"):
+        planned(tmp_path / "nowhere", "medik")
 
 
 def test_a_root_may_be_text_or_a_path(shared: Path) -> None:

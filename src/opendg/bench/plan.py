@@ -34,11 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from opendg.bench.cells import Cell, absolute, run_name
-from opendg.bench.skeleton import names_of, skeleton
+from opendg.bench.names import names_of
 from opendg.errors import OpenDGError, unknown_name
 from opendg.training.config import Config
-from opendg.training.job import Job
-from opendg.training.job import plan as plan_job
+from opendg.training.job import Job, make_job
 from opendg.training.recipe import Recipe
 
 Division = dict[str, Any]  # known or unknown, as `opendg train` takes them
@@ -118,7 +117,7 @@ class Plan:
         return self.divisions or ({"known": self.known, "unknown": self.unknown},)
 
     def _targets(self, data: str, root: Path | None) -> list[str]:
-        _, domains, _ = names_of(data, root)
+        domains = names_of(data, root).domains
         for target in self.targets:
             if len(self.data) == 1 and not set(target.split(",")) <= set(domains):
                 raise unknown_name("domain", target, domains, where=f" in {data}")
@@ -150,16 +149,16 @@ class Plan:
 
 
 def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = False) -> dict[str, tuple[Cell, Job]]:
-    """Run name -> cell and job, each checked by `plan` as `opendg train` would. Two equal cells are one run."""
+    """Run name -> cell and job, each checked as `opendg train` would. Two equal cells are one run."""
     placed: dict[str, tuple[Cell, Job]] = {}
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
         by_data.setdefault(cell.data, []).append(cell)
     for data, group in by_data.items():
-        with skeleton(*names_of(data, root, need_data)) as tree:
-            for cell in group:
-                job, _, _ = plan_job(cell.method, tree, cell.target.split(","), **cell.asked())
-                placed.setdefault(run_name(job), (cell, job))
+        names = names_of(data, root, need_data)
+        for cell in group:
+            job = make_job(cell.method, data, cell.target.split(","), names, **cell.asked())
+            placed.setdefault(run_name(job), (cell, job))
     return placed
 
 

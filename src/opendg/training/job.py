@@ -12,7 +12,7 @@ from opendg.data.index import Index
 from opendg.errors import OpenDGError
 from opendg.methods.base import Authors, Method
 from opendg.methods.registry import METHODS, make_method, settings
-from opendg.protocol import Protocol, Split, make_protocol
+from opendg.protocol import Names, Protocol, Split, make_protocol
 from opendg.training.recipe import Recipe, default_recipe
 
 # What the fields of a run.json must be, by their annotation.
@@ -82,9 +82,20 @@ def _absolute(path: str | Path) -> str:
 
 
 def plan(
+    method: str, data: str, targets: Sequence[str], *, root: str | Path | None = None, **asked: Any
+) -> tuple[Job, Index, Split]:
+    """The Job of what was asked for (see `make_job`), and its data."""
+    chosen_method(method, asked.get("recipe", "common"), asked.get("chosen"))  # before a large dataset is listed
+    index = catalog.open_dataset(data, None if root is None else Path(root))
+    job = make_job(method, data, targets, index, root=root, **asked)
+    return job, index, job.protocol.apply(index)
+
+
+def make_job(
     method: str,
     data: str,
     targets: Sequence[str],
+    names: Names,
     *,
     root: str | Path | None = None,
     sources: Sequence[str] | None = None,
@@ -99,16 +110,17 @@ def plan(
     on_bad_image: str = "error",
     recipe: str = "common",
     **asked: Any,
-) -> tuple[Job, Index, Split]:
-    """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset."""
-    authors = authors_of(method, recipe)
-    made = make_method(method, authors.settings | (chosen or {}))
-    index = catalog.open_dataset(data, None if root is None else Path(root))
-    entry = catalog.DATASETS.get(index.dataset)
+) -> Job:
+    """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset.
+
+    Its domains and classes are enough for that; no image need be there.
+    """
+    authors, made = chosen_method(method, recipe, chosen)
+    entry = catalog.DATASETS.get(names.dataset)
     if known is None and unknown is None and entry is not None and protocol == "shared":
         known = entry.known
     rule = make_protocol(
-        index, targets, known=known, unknown=unknown, sources=sources, kind=protocol, split_seed=split_seed
+        names, targets, known=known, unknown=unknown, sources=sources, kind=protocol, split_seed=split_seed
     )
     if len(rule.sources) < made.min_sources:
         raise OpenDGError(
@@ -122,13 +134,17 @@ def plan(
     start = start if start in ("imagenet", "none") else _absolute(start)
     kind = entry.input if entry else "photo"
     said = {"augment": kind} | authors.recipe | {name: value for name, value in asked.items() if value is not None}
-    common = default_recipe(start != "none", **said)
-    job = Job(
+    return Job(
         method=method, settings=settings(made), data=data if _is_name(data) else _absolute(data),
-        root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start, recipe=common,
-        seed=seed, on_bad_image=on_bad_image,
+        root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start,
+        recipe=default_recipe(start != "none", **said), seed=seed, on_bad_image=on_bad_image,
     )  # fmt: skip
-    return job, index, rule.apply(index)
+
+
+def chosen_method(method: str, recipe: str, chosen: dict[str, Any] | None) -> tuple[Authors, Method]:
+    """The method with the settings chosen for it, and what the recipe changes."""
+    authors = authors_of(method, recipe)
+    return authors, make_method(method, authors.settings | (chosen or {}))
 
 
 def authors_of(method: str, recipe: str) -> Authors:
