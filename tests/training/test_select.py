@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 import opendg
 from opendg.errors import OpenDGError
+from opendg.methods.base import State, Survey
+from opendg.methods.erm import ERM
+from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.training.recipe import Recipe
 from opendg.training.select import Selection
@@ -70,6 +73,21 @@ def test_a_resumed_selection_remembers() -> None:
     assert offer(again, {100: 0.7}).step == 100
 
 
+@pytest.mark.parametrize(("method", "chosen"), [("swad", {}), ("selfreg", {}), ("selfreg", {"average_from": "0.99"})])
+def test_a_method_that_averages_by_itself_has_no_iterate_to_select(
+    tree: Path, tmp_path: Path, method: str, chosen: dict[str, str]
+) -> None:
+    asked = quick(select="source-accuracy", chosen=chosen)
+    with pytest.raises(OpenDGError, match="ends with a mean .* --select source-accuracy .* leave --select out"):
+        opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
+    assert not (tmp_path / "run").exists()
+
+
+def test_selfreg_that_does_not_average_may_select(tree: Path, tmp_path: Path) -> None:
+    asked = quick(select="source-accuracy", chosen={"average_from": "1"})
+    assert opendg.train("selfreg", data=str(tree), out=tmp_path / "run", **asked).finished
+
+
 def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> None:
     asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5)
     run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
@@ -80,3 +98,18 @@ def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> 
     selected = run.load_weights("selected")
     assert all(torch.equal(selected[name], tensor) for name, tensor in expected.items())
     assert np.mean(Predictions.load(run.val_file("selected")).correct) == looks[best]
+
+
+def test_a_methods_last_work_is_done_on_the_selected_weights(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blank(method: ERM, survey: Survey, classifier: Classifier, state: State) -> None:
+        classifier.weights()["head.linear.bias"].data.zero_()
+
+    asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5)
+    plain = opendg.train("erm", data=str(tree), out=tmp_path / "plain", **asked).load_weights("selected")
+    monkeypatch.setattr(ERM, "finish", blank)
+    found = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked).load_weights("selected")
+    assert plain["head.linear.bias"].any()
+    assert not found["head.linear.bias"].any()
+    assert all(torch.equal(found[name], plain[name]) for name in plain if name != "head.linear.bias")

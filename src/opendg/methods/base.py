@@ -73,6 +73,7 @@ class Method:
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
     compiles: bool = True  # False when the step differentiates twice: torch.compile cannot
     interval: int | None = None  # call `every` each so many iterations; a Config may choose it
+    averages: bool = False  # True when the finished weights are a mean over iterations: no iterate is selected
     authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
 
     @dataclass(frozen=True)

@@ -10,7 +10,7 @@ that stay inside each class, and l ~ Beta(0.5, 0.5) once an iteration:
 c is a number, not a path for the gradient. Two more parts belong to the method: source domains join one after the
 other in the first third of the run (`curriculum`; the authors: of 30 epochs 5 with one domain, 5 with two, then all
 three), and the finished weights are the mean of those of the last fifth (`average_from`; theirs: from epoch 24), with
-new BatchNorm statistics.
+new BatchNorm statistics. `--select source-accuracy`, which would keep an iterate in its place, needs `average_from=1`.
 
 Needs the pooled features; proj is an MLP d - h - h - d with BatchNorm, h = 2 d (d where d is 2048 or more).
 Cost: that of ERM; a copy of the weights.
@@ -76,6 +76,7 @@ class SelfReg(Method):
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
+        self.averages = self.config.average_from < 1
         self.iterations = 0  # of the whole run; 0: not known yet
 
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:

@@ -16,7 +16,7 @@ Cost: that of ERM, an evaluation of the source validation images each `interval`
 the weights, which checkpoints hold too.
 Deviations: segments are averaged as the paper says; the authors' code loses the first segment in its first update, and
 reaches back over up to N_e - N_s segments before t_s. They freeze BatchNorm (`freeze_batchnorm=true`, part of `--recipe
-authors`). `--select source-accuracy` would keep an iterate in the place of the mean: leave it out.
+authors`). `--select source-accuracy` is refused: it would keep an iterate in the place of the mean.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class SWAD(ERM):
     )
     idea = "Average the weights of every iteration inside the valley of the validation loss."
     kind = "weight averaging"
+    averages = True
     cost = "1x, and an evaluation each 100 iterations"
     authors: ClassVar[Authors | None] = Authors(recipe=DOMAINBED, settings={"freeze_batchnorm": True})
 

@@ -14,6 +14,7 @@ from opendg.methods.base import Authors, Method
 from opendg.methods.registry import METHODS, make_method, settings
 from opendg.protocol import Names, Protocol, Split, make_protocol
 from opendg.training.recipe import Recipe, default_recipe
+from opendg.training.select import check_selection
 
 # What the fields of a run.json must be, by their annotation.
 KINDS: dict[Any, Any] = {
@@ -134,10 +135,12 @@ def make_job(
     start = start if start in ("imagenet", "none") else _absolute(start)
     kind = entry.input if entry else "photo"
     said = {"augment": kind} | authors.recipe | {name: value for name, value in asked.items() if value is not None}
+    common = default_recipe(start != "none", **said)
+    check_selection(made, common)
     return Job(
         method=method, settings=settings(made), data=data if _is_name(data) else _absolute(data),
         root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start,
-        recipe=default_recipe(start != "none", **said), seed=seed, on_bad_image=on_bad_image,
+        recipe=common, seed=seed, on_bad_image=on_bad_image,
     )  # fmt: skip
 
 

@@ -6,7 +6,18 @@ from typing import Any
 
 from torch import Tensor
 
+from opendg.errors import OpenDGError
+from opendg.methods.base import Method
 from opendg.training.recipe import Recipe
+
+
+def check_selection(method: Method, recipe: Recipe) -> None:
+    """A method that ends with a mean over iterations has made its choice."""
+    if method.averages and recipe.select != "last":
+        raise OpenDGError(
+            f"{method.title} ends with a mean of the weights of many iterations, and --select {recipe.select} would "
+            "put those of one in its place: leave --select out."
+        )
 
 
 class Selection:

@@ -71,6 +71,7 @@ def start(
         "classes": list(job.protocol.known),
     }  # fmt: skip
     facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile, "track": track}
+    facts |= {"starting_weights": classifier.backbone.start}
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
@@ -105,13 +106,18 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
             raise OpenDGError(f"The run {str(path)!r} is finished: evaluate it with `opendg evaluate {path}`.")
         job = Job.from_json(run.config)
         index, split = job.open_data()
+        classifier = make_classifier(job)
         if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
-            raise OpenDGError(
-                f"The images of {job.data!r} are not those that {str(path)!r} was started with: put them back."
-            )
-        for _ in iterate(run, job, index, split, make_classifier(job), fabric, report):
+            raise _changed(f"images of {job.data!r}", run)
+        if run.config.get("starting_weights", classifier.backbone.start) != classifier.backbone.start:
+            raise _changed(f"weights {job.weights!r}", run)
+        for _ in iterate(run, job, index, split, classifier, fabric, report):
             pass
     return run
+
+
+def _changed(what: str, run: Run) -> OpenDGError:
+    return OpenDGError(f"The {what} are not those that {str(run.path)!r} was started with: put them back.")
 
 
 def iterate(
@@ -187,8 +193,10 @@ def pick_up(run: Run, loop: Loop, selection: Selection, fabric: Fabric) -> int:
 
 def finish(run: Run, loop: Loop, selection: Selection, survey: SourceSurvey) -> float:
     """Write the finished weights; the selected ones come last, and their accuracy on source validation is given."""
+    if selection.kept:
+        loop.classifier.load_state_dict(selection.kept)
     loop.method.finish(survey, loop.classifier, loop.state)
-    selected = {name: tensor.detach().clone() for name, tensor in (selection.kept or loop.finished_weights()).items()}
+    selected = {name: tensor.detach().clone() for name, tensor in loop.finished_weights().items()}
     if loop.averaged:
         keep(run, loop, "averaged", loop.finished_weights(averaged=True), survey)
     val = keep(run, loop, "selected", selected, survey)
