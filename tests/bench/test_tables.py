@@ -143,6 +143,27 @@ def test_rows_of_one_name_are_told_apart() -> None:
     ]  # fmt: skip
 
 
+def test_runs_from_other_weights_are_other_rows_and_named() -> None:
+    found = [result("erm", seed=seed, start=start) for seed, start in enumerate(("aaaa", "aaaa", "bbbb", None))]
+    table = make_table("x", [*found, result("medic", start="aaaa")], scores=("cls",))
+    assert {row.label: row.seeds() for row in table.rows} == {
+        "ERM-cls (from weights aaaa)": [0, 1], "ERM-cls (from weights bbbb)": [2],
+        "ERM-cls (from weights not recorded)": [3], "MEDIC-cls": [0],
+    }  # fmt: skip
+    (line,) = [line for line in table.header if line.startswith("Backbone")]
+    assert "resnet18.tv_in1k, from weights aaaa; ERM (from weights bbbb): resnet18.tv_in1k, from weights bbbb" in line
+    new = make_table("x", [result("erm", backbone="convnet", start="none")])
+    assert "convnet, from scratch" in " ".join(new.header)
+
+
+def test_records_from_before_weights_were_recorded_are_read() -> None:
+    old = result("erm")
+    del old.record["starting_weights"]
+    table = make_table("x", [old], scores=("cls",))
+    assert [row.label for row in table.rows] == ["ERM-cls"]
+    assert "from weights not recorded" in " ".join(table.header)
+
+
 def test_markdown_shows_measured_published_and_difference() -> None:
     lines = markdown(pacs()).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| ERM ") and i > lines.index("## OSCR"))

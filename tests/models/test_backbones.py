@@ -173,3 +173,17 @@ def test_weights_of_a_file_arrive_in_fp32(tmp_path: Path) -> None:
     net = build_backbone("convnet", str(tmp_path / "half.safetensors")).net
     assert {tensor.dtype for tensor in net.state_dict().values()} == {torch.float32}
     assert all(torch.equal(tensor, half[name].float()) for name, tensor in net.state_dict().items())
+
+
+def test_a_backbone_says_what_it_starts_from(tmp_path: Path) -> None:
+    plain = build_backbone("convnet")
+    assert plain.start == "none"
+    tensors = dict(plain.net.state_dict())
+    save_file(tensors, tmp_path / "a.safetensors")
+    save_file({**tensors, "head.weight": torch.ones(3)}, tmp_path / "same.safetensors", {"made": "elsewhere"})
+    tensors["0.0.bias"] = tensors["0.0.bias"] + 1e-3
+    save_file(tensors, tmp_path / "b.safetensors")
+    files = {name: tmp_path / f"{name}.safetensors" for name in ("a", "same", "b")}
+    start = {name: build_backbone("convnet", str(path)).start for name, path in files.items()}
+    assert start["a"] == start["same"] != start["b"]
+    assert len(start["a"]) == 12

@@ -106,3 +106,10 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     assert group["erm-wood"] == group["erm-ink"]
     assert len(set(group.values())) == 4
     assert group["other-wood"] not in (group["erm-wood"], group["plain-wood"])
+    by_name["erm-ink"]["origin"]["starting_weights"] = "0123abcd"
+    name_variants(entries)
+    assert by_name["erm-wood"]["group"] != by_name["erm-ink"]["group"]
+    assert by_name["erm-ink"]["variant"] == "from=0123abcd, ova=true"
+    by_name["medic-wood"]["origin"]["starting_weights"] = None  # a record from before it was kept
+    name_variants(entries)
+    assert by_name["medic-wood"]["variant"] == "from=not recorded"

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import opendg
 from opendg.data.catalog import DATASETS
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError
+from opendg.models.backbones import build_backbone
 from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
+from opendg.runs.directory import Run
 from opendg.training.train import fits
 from tests.data.trees import grid, write
 from tests.tiny import quick, write_tree
@@ -115,6 +117,25 @@ def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> No
     opendg.resume(tmp_path / "run", device="cpu")
     with pytest.raises(OpenDGError, match="is finished: evaluate it with `opendg evaluate"):
         opendg.resume(tmp_path / "run", device="cpu")
+
+
+def test_a_run_knows_the_weights_that_it_started_from(tree: Path, tmp_path: Path) -> None:
+    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    starts = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save_file(build_backbone("convnet").net.state_dict(), tmp_path / "weights.safetensors")
+        asked = quick(weights=str(tmp_path / "weights.safetensors"), checkpoint_every=2, report=stop)
+        with pytest.raises(KeyboardInterrupt):
+            opendg.train("erm", data=str(tree), out=tmp_path / str(seed), **asked)
+        starts.append(Run.open(tmp_path / str(seed)).config["starting_weights"])
+    assert len(set(starts)) == 2
+    with pytest.raises(OpenDGError, match="The weights .* are not those that .*0' was started with: put them back"):
+        opendg.resume(tmp_path / "0", device="cpu")
+    opendg.resume(tmp_path / "1", device="cpu")
+    assert opendg.evaluate(tmp_path / "1", device="cpu")["starting_weights"] == starts[1]
 
 
 @pytest.mark.parametrize(

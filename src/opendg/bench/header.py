@@ -33,7 +33,7 @@ def describe(
         f"Selection: {selections}.",
         f"Threshold: {threshold}." if rules else "Threshold: none is needed.",
         f"Percent; mean ± standard deviation over {spread}. Seeds: {_seeds(rows)}.",
-        f"Backbone: {_list(sorted({str(result.record['backbone']) for result in results}))}. {_recipes(rows)}",
+        f"Backbone: {_backbones(rows)}. {_recipes(rows)}",
         *_settings(rows),
         f"Code: opendg {_list(_each(results, 'opendg'))}, commit {_list(_each(results, 'commit'))}; "
         f"{_list(_each(results, 'machine'))}.",
@@ -56,6 +56,12 @@ def _seeds(rows: Mapping[str, Sequence[Result]]) -> str:
     """The seeds, and the rows that have others."""
     by_row = {label: sorted({result.seed for result in found}) for label, found in rows.items()}
     return _by_row({label: ", ".join(map(str, seeds)) for label, seeds in by_row.items()})
+
+
+def _backbones(rows: Mapping[str, Sequence[Result]]) -> str:
+    """The backbone and what it starts from, and the rows that have others."""
+    firsts = {label: found[0] for label, found in rows.items()}
+    return _by_row({label: f"{one.record['backbone']}, {one.start}" for label, one in firsts.items()})
 
 
 def _recipes(rows: Mapping[str, Sequence[Result]]) -> str:
@@ -85,15 +91,18 @@ def unusual(record: Mapping[str, Any]) -> str:
 
 
 def differing(result: Result, others: Sequence[Result]) -> str:
-    """What tells a result from others of its name: settings, recipe, backbone, weights."""
+    """What tells a result from others of its name: settings, recipe, backbone, what it started from, weights."""
     found = []
     for name in ("settings", "recipe"):
         mine = result.record[name]
         keys = [key for key in mine if any(other.record[name].get(key) != mine[key] for other in others)]
         found += [f"{key}={mine[key]}" for key in keys]
-    for name in ("backbone", "weights"):
-        if any(other.record[name] != result.record[name] for other in others):
-            found.append(str(result.record[name]))
+    if any(other.record["backbone"] != result.record["backbone"] for other in others):
+        found.append(str(result.record["backbone"]))
+    if any(other.start != result.start for other in others):
+        found.append(result.start)
+    if any(other.record["weights"] != result.record["weights"] for other in others):
+        found.append(str(result.record["weights"]))
     return ", ".join(found)
 
 

@@ -39,7 +39,13 @@ class Result:
         """What the records of one row of a table share; the weights that were evaluated come last."""
         record = self.record
         said = [json.dumps(record[name], sort_keys=True) for name in ("settings", "recipe")]
-        return (record["method"], *said, record["backbone"], record["weights"])
+        return (record["method"], *said, record["backbone"], self.start, record["weights"])
+
+    @property
+    def start(self) -> str:
+        """The weights that the backbone started from, by the hash of their numbers; older records do not say."""
+        said = self.record.get("starting_weights")
+        return "from scratch" if said == "none" else f"from weights {said or 'not recorded'}"
 
     @property
     def architecture(self) -> str:

@@ -96,7 +96,8 @@ def describe(run: Run, job: Job, which: str, target: Predictions) -> dict[str, A
     """All of a Record but the metrics."""
     protocol = job.protocol
     rule = SELECTIONS[job.recipe.select] if which == "selected" else f"averaged weights (decay {job.recipe.average})"
-    origin = {name: run.config.get(name) for name in ("opendg", "commit", "command", "created", "machine", "versions")}
+    names = ("starting_weights", "opendg", "commit", "command", "created", "machine", "versions")
+    origin = {name: run.config.get(name) for name in names}
     return {
         "dataset": protocol.dataset, "protocol": protocol.id, "target": ",".join(protocol.targets),
         "sources": list(protocol.sources), "known": list(protocol.known), "unknown": list(protocol.unknown),

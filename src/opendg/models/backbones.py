@@ -46,6 +46,7 @@ class Backbone(nn.Module):
     def __init__(self, name: str, net: nn.Module, width: int, input: Input, stages: dict[str, str]) -> None:
         super().__init__()
         self.name, self.net, self.width, self.input, self.stages = name, net, width, input, stages
+        self.start = "none"  # the weights it starts from, by their content
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.net(images)
@@ -79,7 +80,19 @@ def build_backbone(name: str, weights: str = "none") -> Backbone:
         backbone = _timm(name, pretrained=weights == "imagenet")
     if digest is not None:
         load_weights(backbone, Path(weights))
+    if weights != "none":
+        backbone.start = fingerprint(backbone.net)
     return backbone
+
+
+def fingerprint(net: nn.Module) -> str:
+    """A short hash of all numbers in a network: the same for the same weights, from a file or from the hub."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(net.state_dict().items()):
+        if tensor.is_floating_point():  # counters of batches tell nothing
+            digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _digest(path: Path) -> str:

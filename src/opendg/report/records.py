@@ -15,7 +15,7 @@ from opendg.evaluation.thresholds import RULES
 
 TEXTS = ("dataset", "protocol", "target", "method", "backbone", "weights", "selection")
 METRICS = ("oscr", "auroc", "aupr", "fpr95")
-ORIGIN = ("command", "commit", "created", "machine", "opendg", "versions", "settings", "recipe")
+ORIGIN = ("command", "commit", "created", "machine", "opendg", "versions", "starting_weights", "settings", "recipe")
 MOST_BYTES = 4_000_000  # a record has a few thousand; other JSON files may lie beside it
 
 Entry = dict[str, Any]  # one row of results, ready for JSON
@@ -173,7 +173,7 @@ def name_variants(entries: Iterable[Entry]) -> None:
 
 def _facts(entry: Entry) -> dict[str, str]:
     origin = entry["origin"]
-    found = {"selection": entry["selection"]}
+    found = {"selection": entry["selection"], "from": str(origin["starting_weights"] or "not recorded")}
     for part in ("settings", "recipe"):
         if isinstance(origin[part], dict):
             found |= {key: str(value) for key, value in origin[part].items()}

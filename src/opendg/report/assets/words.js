@@ -48,9 +48,8 @@ function command(run) {
     },
     "Copy",
   );
-  const facts = ["commit", "created", "machine", "opendg", "versions", "settings", "recipe"].flatMap((name) =>
-    fact(name, run.origin[name]),
-  );
+  const names = ["commit", "created", "machine", "opendg", "versions", "starting_weights", "settings", "recipe"];
+  const facts = names.flatMap((name) => fact(name, run.origin[name]));
   const notes = run.notes.map((note) => el("p", { class: "quiet" }, note));
   return el(
     "li",
