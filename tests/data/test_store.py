@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from opendg.data.index import Index
 from opendg.data.store import Store
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError
-from tests.data.trees import encoded, grid, noise, png, write
+from tests.data.trees import encoded, grid, noise, pack, png, write
 
 
 def rows(index: Index, *domains: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -30,7 +31,8 @@ def files(cache: Path) -> list[str]:
 
 
 def left_over(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".pixels", ".sizes", ".lock")]
+    kept = (".pixels", ".sizes", ".content", ".lock")
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in kept]
 
 
 def test_images_are_those_of_the_files_at_their_own_size(tmp_path: Path) -> None:
@@ -75,9 +77,11 @@ def test_one_odd_image_among_many_is_seen(tmp_path: Path) -> None:
     assert Store.open(index, rows(index), progress=False).size == (256, 256)
 
 
-def test_alike_but_large_images_are_reduced(tmp_path: Path) -> None:
-    index = scan(write(tmp_path / "data", {f"a/x/{n}.png": encoded(noise(20, 600, n)) for n in range(2)}))
-    assert Store.open(index, rows(index), progress=False).size == (256, 256)
+def test_alike_images_are_kept_at_their_own_size_however_large(tmp_path: Path) -> None:
+    index = scan(write(tmp_path / "data", {f"a/x/{n}.png": encoded(noise(20, 2000, n)) for n in range(2)}))
+    store = Store.open(index, rows(index), progress=False)
+    assert store.size == (20, 2000)
+    assert np.array_equal(store.numpy(np.array([1]))[0], np.asarray(noise(20, 2000, 1)))
 
 
 def test_a_size_may_be_asked_for(tmp_path: Path, cache: Path) -> None:
@@ -116,20 +120,49 @@ def test_the_second_open_decodes_nothing(tmp_path: Path, cache: Path) -> None:
 
 @pytest.mark.parametrize("change", ["bytes", "time", "name", "content alone"])
 def test_changed_data_are_decoded_anew(tmp_path: Path, change: str) -> None:
-    bmp = encoded(noise(seed=1), "BMP")
-    image = write(tmp_path / "data", {"a/x/1.bmp": bmp}) / "a" / "x" / "1.bmp"
+    images = {f"a/x/{number:02d}.bmp": encoded(noise(seed=number), "BMP") for number in range(40)}
+    image = write(tmp_path / "data", images) / "a" / "x" / "17.bmp"
     index = scan(tmp_path / "data")
     Store.open(index, rows(index), progress=False)
     status = image.stat()
-    image.write_bytes(encoded(noise(seed=2), "BMP") + (b"\0" if change == "bytes" else b""))
+    image.write_bytes(encoded(noise(seed=99), "BMP") + (b"\0" if change == "bytes" else b""))
     if change == "content alone":
         os.utime(image, ns=(status.st_atime_ns, status.st_mtime_ns))
     if change == "name":
-        image.rename(image.with_name("2.bmp"))
+        image.rename(image.with_name("17b.bmp"))
     index = scan(tmp_path / "data")
-    assert np.array_equal(
-        Store.open(index, rows(index), progress=False).numpy(rows(index))[0], np.asarray(noise(seed=2))
-    )
+    opened = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    assert np.array_equal(opened[17], np.asarray(noise(seed=99)))
+    assert np.array_equal(opened[18], np.asarray(noise(seed=18)))
+
+
+@pytest.mark.parametrize("place", ["copied", "copied with its times", "packed", "unpacked", "touched"])
+def test_the_same_images_elsewhere_are_not_decoded_again(tmp_path: Path, cache: Path, place: str) -> None:
+    images = grid(["a"], ["x", "y"], each=10)
+    write(tmp_path / "first", images)
+    if place == "unpacked":
+        pack(tmp_path / "packed" / "a.tar", images)
+        shutil.rmtree(tmp_path / "first")
+        (tmp_path / "packed").rename(tmp_path / "first")
+    index = scan(tmp_path / "first")
+    pixels = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    before = {path.name: path.stat() for path in cache.glob("images/*.pixels")}
+    if place == "copied with its times":
+        shutil.copytree(tmp_path / "first", tmp_path / "second", copy_function=shutil.copy2)
+    elif place == "packed":
+        pack(tmp_path / "second" / "a.tar", dict(reversed(images.items())))
+    elif place == "touched":
+        (tmp_path / "first").rename(tmp_path / "second")
+        for image in (tmp_path / "second").rglob("*.png"):
+            os.utime(image, (1, 1))
+    else:
+        write(tmp_path / "second", images)
+    index = scan(tmp_path / "second")
+    assert np.array_equal(Store.open(index, rows(index), progress=False).numpy(rows(index)), pixels)
+    after = {path.name: path.stat() for path in cache.glob("images/*.pixels")}
+    assert [(name, was.st_ino, was.st_mtime_ns) for name, was in before.items()] == [
+        (name, now.st_ino, now.st_mtime_ns) for name, now in after.items()
+    ]
 
 
 def test_a_torn_cache_file_is_made_anew(tmp_path: Path, cache: Path) -> None:
@@ -266,7 +299,7 @@ def test_a_builder_killed_midway_blocks_nobody(tmp_path: Path, cache: Path) -> N
     index = slow_tree(tmp_path)
     with builder(tmp_path) as process:
         deadline = time.monotonic() + 60
-        while not list(cache.glob("images/*.part")):
+        while not list(cache.glob("images/*.pixels.*.part")):
             assert time.monotonic() < deadline, "it never began"
             assert process.poll() is None, "it ended too soon"
             time.sleep(0.005)

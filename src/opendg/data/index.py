@@ -55,7 +55,7 @@ class Index:
     files: Sequence[Path]
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
-    modified: NDArray[np.int64]  # nanoseconds, of files[row]
+    modified: NDArray[np.int64]  # (n, 2), nanoseconds: when files[row] was last written, and last changed in any way
     domain: NDArray[np.int64]  # number in domains
     label: NDArray[np.int64]  # number in classes
     part: NDArray[np.int64]  # TRAIN or VAL where the data say so, else NO_PART

@@ -1,8 +1,9 @@
 """Cache files of decoded images: one for each domain, memory-mapped.
 
 A file holds n x H x W x 3 bytes of pixels and then n bytes that are 1 for a broken image (whose pixels are 0). Its name
-has the domain, a digest and H x W. The digest is of the images' keys, byte sizes, places and modification times, of the
-bytes of a few of them, and of the decoder's version: data that change get a new file, a faithful copy shares the old.
+has the domain, a digest and H x W. The digest is of the content, the bytes of every image (`content.py`), and of the
+decoder's version: data that change get a new file, and a copy shares the old one wherever it lies. While they are
+decoded the bytes are digested once more, so that no file holds other images than its name says.
 
 A file appears whole or not at all: it is written under another name, then renamed. A lock that ends with the
 process that holds it lets the work be done once when several processes ask for it.
@@ -13,27 +14,25 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from threading import get_ident
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from opendg.data.cache import cache_dir
+from opendg.data.cache import cache_dir, replacing
+from opendg.data.content import Images, image_digest
 from opendg.data.decode import DECODER, BrokenImage, decode, image_size
-from opendg.data.index import Index, Place
+from opendg.data.index import Place
 from opendg.data.progress import Bar
 from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
 
-SAMPLE = 8  # images whose bytes are in the digest
 JOB, HEADERS = 64, 256  # images a worker is given at a time, to decode and to look at their headers
 
 
@@ -58,29 +57,13 @@ class _Part:
 class DomainCache:
     """What the cache holds, or can be made to hold, of one domain."""
 
-    def __init__(self, index: Index, domain: int) -> None:
-        self._index = index
-        self._rows = np.flatnonzero(index.domain == domain)
-        self.title = index.domains[domain]
-        readable = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{index.dataset}-{self.title}")[:80]
-        self._stem = f"{readable}-{self._digest()}"
+    def __init__(self, images: Images, content: str) -> None:
+        self._images, self._content = images, content
+        digest = hashlib.sha256(f"{DECODER}\0{content}".encode()).hexdigest()
+        self._stem = f"{images.readable}-{digest[:20]}"
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    def _digest(self) -> str:
-        index, rows = self._index, self._rows
-        digest = hashlib.sha256(DECODER.encode())
-        digest.update("\0".join(index.keys[row] for row in rows).encode())
-        for column in (index.size, index.offset, index.modified):
-            digest.update(column[rows].tobytes())
-        for row in rows[np.linspace(0, len(rows) - 1, num=min(SAMPLE, len(rows)), dtype=np.int64)]:
-            digest.update(index.read(int(row)))
-        return digest.hexdigest()[:20]
-
-    def _jobs(self, each: int) -> list[list[Place]]:
-        places = [self._index.place(row) for row in self._rows.tolist()]
-        return [places[start : start + each] for start in range(0, len(places), each)]
+        return len(self._images)
 
     @property
     def _sizes_file(self) -> Path:
@@ -105,13 +88,13 @@ class DomainCache:
     def sizes(self, workers: Workers, bar: Bar) -> NDArray[np.int32]:
         """(H, W) of each image by its header, (0, 0) where that is broken."""
         if not self.has_sizes():
-            jobs = self._jobs(HEADERS)
+            jobs = self._images.jobs(HEADERS)
             parts: list[NDArray[np.int32]] = [np.zeros((0, 2), np.int32)] * len(jobs)
             for number, part in workers.spread(header_sizes, jobs):
                 parts[number] = part
                 bar.advance(len(part))
             path = self._sizes_file
-            with _explained(path.parent, len(self) * 8), _replacing(path) as temporary:
+            with _explained(path.parent, len(self) * 8), replacing(path) as temporary:
                 temporary.write_bytes(np.concatenate(parts).tobytes())
         return np.frombuffer(self._sizes_file.read_bytes(), dtype=np.int32).reshape(-1, 2)
 
@@ -119,7 +102,7 @@ class DomainCache:
         """The images at that size (H, W), decoded now when they have not been before."""
         path, n = self._pixels_file(size), len(self)
         if not self.has_pixels(size):
-            with _explained(path.parent, self._length(size)), _locked(path, self.title, bar):
+            with _explained(path.parent, self._length(size)), _locked(path, self._images.title, bar):
                 if self.has_pixels(size):  # made by the process that held the lock
                     bar.advance(n)
                 else:
@@ -131,19 +114,32 @@ class DomainCache:
         for left in path.parent.glob(f"{path.name}.*.part"):
             left.unlink()  # of a process that was killed: whoever holds the lock is alone
         image = size[0] * size[1] * 3
-        broken = np.zeros(len(self), dtype=np.uint8)
-        with _replacing(path) as temporary:
+        broken, digests = np.zeros(len(self), dtype=np.uint8), [b""] * len(self)
+        with replacing(path) as temporary:
             with temporary.open("wb") as file:
                 file.truncate(self._length(size))
-            jobs = [_Part(temporary, number * JOB * image, size, some) for number, some in enumerate(self._jobs(JOB))]
-            for number, bad in workers.spread(_decode_part, jobs):
+            groups = self._images.jobs(JOB)
+            jobs = [_Part(temporary, number * JOB * image, size, some) for number, some in enumerate(groups)]
+            for number, (bad, seen) in workers.spread(_decode_part, jobs):
                 broken[number * JOB + np.array(bad, dtype=np.int64)] = 1
-                bar.advance(len(jobs[number].places))
+                digests[number * JOB : number * JOB + len(seen)] = seen
+                bar.advance(len(seen))
+            self._refuse_other(digests)
             with temporary.open("r+b") as file:
                 file.seek(len(self) * image)
                 file.write(broken.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
+
+    def _refuse_other(self, digests: list[bytes]) -> None:
+        """An error, unless the decoded bytes are those that the file is named after."""
+        if self._images.digest(digests) != self._content:
+            self._images.forget()
+            self._sizes_file.unlink(missing_ok=True)
+            raise OpenDGError(
+                f"Images of {self._images.title} changed while they were decoded: wait until nothing writes to them, "
+                "then try again."
+            )
 
 
 def check_room(caches: Iterable[DomainCache], size: tuple[int, int]) -> None:
@@ -173,12 +169,14 @@ def _whole(path: Path, length: int) -> bool:
     return path.is_file() and path.stat().st_size == length
 
 
-def _decode_part(part: _Part) -> list[int]:
-    """Decode and write; the numbers of the broken ones."""
-    written, broken = BytesIO(), []
+def _decode_part(part: _Part) -> tuple[list[int], list[bytes]]:
+    """Decode and write; the numbers of the broken ones, and the digest of each."""
+    written, broken, digests = BytesIO(), [], []
     for number, place in enumerate(part.places):
+        data = place.read()
+        digests.append(image_digest(data))
         try:
-            written.write(decode(place.read(), part.size, place.key).data)
+            written.write(decode(data, part.size, place.key).data)
         except BrokenImage:
             written.write(bytes(part.size[0] * part.size[1] * 3))
             broken.append(number)
@@ -187,19 +185,7 @@ def _decode_part(part: _Part) -> list[int]:
         remaining = written.getbuffer()
         while len(remaining):
             remaining = remaining[file.write(remaining) :]
-    return broken
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` when the block ends well, and goes when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}.part")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return broken, digests
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendg.data.cache import cache_dir
+from opendg.data.content import Images
 from opendg.data.decode import BrokenImage, decode
 from opendg.data.index import Index
 from opendg.data.pixels import Domain, DomainCache, check_room, header_sizes
@@ -26,7 +27,6 @@ __all__ = ["COMMON_SIZE", "Store", "cache_dir"]
 
 Rows = NDArray[np.int64]
 COMMON_SIZE = (256, 256)  # for images that are not all alike
-LARGEST_OWN_SIZE = 512  # a side: larger images are kept at COMMON_SIZE though they be alike, or no disk would hold them
 CHUNK = 256  # images on their way to a device
 
 
@@ -64,8 +64,8 @@ class Store:
         A broken image among `rows` is an error, or with "skip" is left out of `rows` and named in `skipped`.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        caches = {int(number): DomainCache(index, int(number)) for number in np.unique(index.domain[rows])}
         with Workers() as workers:
+            caches = _caches(index, rows, workers, progress)
             size = size or _common_size(index, rows, caches, workers, progress)
             todo = sum(len(cache) for cache in caches.values() if not cache.has_pixels(size))
             check_room(caches.values(), size)
@@ -115,6 +115,14 @@ class Store:
             out[slot] = images[domain][place]
 
 
+def _caches(index: Index, rows: Rows, workers: Workers, progress: bool) -> dict[int, DomainCache]:
+    """For each domain that `rows` are of."""
+    domains = {int(number): Images(index, int(number)) for number in np.unique(index.domain[rows])}
+    todo = sum(len(images) for images in domains.values() if not images.is_known())
+    with bar("Looking at images", todo, progress) as shown:
+        return {number: DomainCache(images, images.content(workers, shown)) for number, images in domains.items()}
+
+
 def _common_size(
     index: Index, rows: Rows, caches: dict[int, DomainCache], workers: Workers, progress: bool
 ) -> tuple[int, int]:
@@ -127,8 +135,7 @@ def _common_size(
     with bar("Looking at image sizes", todo, progress) as shown:
         for number, cache in caches.items():
             all_sizes[index.domain == number] = cache.sizes(workers, shown)
-    size = _alike(all_sizes[rows])
-    return size if size is not None and max(size) <= LARGEST_OWN_SIZE else COMMON_SIZE
+    return _alike(all_sizes[rows]) or COMMON_SIZE
 
 
 def _alike(sizes: NDArray[np.int32]) -> tuple[int, int] | None:

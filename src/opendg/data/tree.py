@@ -34,7 +34,7 @@ class _Image(NamedTuple):
     key: str
     offset: int  # in the domain's tar, 0 in a file of its own
     size: int
-    modified: int
+    modified: tuple[int, int]  # of its file or tar: last written, last changed in any way (nanoseconds)
 
 
 class _Files(Sequence[Path]):
@@ -89,7 +89,7 @@ def _domains(root: Path) -> dict[str, list[_Image]]:
     for name, tar in tars.items():
         if name not in found:
             status = tar.stat()
-            found[name] = _tar_images(tar, status.st_size, status.st_mtime_ns)
+            found[name] = _tar_images(tar, status.st_size, _modified(status))
     for name, images in found.items():
         if not images:
             raise OpenDGError(f"The domain {name} under {root} has no images in class folders: {LAYOUT}.")
@@ -124,16 +124,20 @@ def _walk(folder: Path, key: str, depth: int) -> Iterator[_Image]:
             try:
                 status = entry.stat()
             except FileNotFoundError:  # a link to nothing: an image without bytes
-                yield _Image(f"{key}/{entry.name}", 0, 0, 0)
+                yield _Image(f"{key}/{entry.name}", 0, 0, (0, 0))
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield _Image(f"{key}/{entry.name}", 0, status.st_size, status.st_mtime_ns)
+                yield _Image(f"{key}/{entry.name}", 0, status.st_size, _modified(status))
         elif depth < 4 and entry.is_dir():
             yield from _walk(folder / entry.name, f"{key}/{entry.name}", depth + 1)
 
 
+def _modified(status: os.stat_result) -> tuple[int, int]:
+    return status.st_mtime_ns, status.st_ctime_ns
+
+
 @lru_cache(maxsize=64)
-def _tar_images(tar: Path, size: int, modified: int) -> list[_Image]:
+def _tar_images(tar: Path, size: int, modified: tuple[int, int]) -> list[_Image]:
     """The images of a tar, by its headers. `size` and `modified` make a changed tar a new one for the cache."""
     images = dict[str, _Image]()
     try:
