@@ -116,6 +116,13 @@ def test_a_table_by_division_has_a_column_for_each() -> None:
     assert (value.mean, value.count) == (pytest.approx(70.5), 2)
 
 
+def test_a_seed_that_lacks_targets_does_not_pull_the_mean_of_a_division() -> None:
+    found = [result("erm", target, 0, value) for target, value in zip(TARGETS, (0.9, 0.7, 0.6, 0.2), strict=True)]
+    table = ratio_table("o", [*found, result("erm", "sketch", 1, 0.4)], "O", (), ("oscr",), ("own",))
+    value = table.value(table.rows[0], "6:1", "oscr")
+    assert (value.mean, value.spread, value.count) == (pytest.approx((90 + 70 + 60 + 30) / 4), None, 1)
+
+
 def test_two_datasets_are_refused() -> None:
     other = result("erm")
     mixed = [result("erm"), Result(other.record | {"dataset": "vlcs"}, other.path)]

@@ -62,6 +62,20 @@ def test_the_average_is_that_of_the_seeds_means(values: list[list[float]]) -> No
     assert value.spread == (pytest.approx(statistics.stdev(means), abs=1e-9) if len(means) > 1 else None)
 
 
+@given(st.dictionaries(st.tuples(st.sampled_from("pcs"), st.integers(0, 3)), st.floats(0.01, 0.9), min_size=1))
+def test_the_average_is_the_mean_of_its_row(found: dict[tuple[str, int], float]) -> None:
+    """However many seeds a target has. The spread is over the seeds that have every target."""
+    table = make_table("x", [result("erm", target, seed, value) for (target, seed), value in found.items()])
+    (row,) = [row for row in table.rows if row.score == "cls"]
+    columns = [table.value(row, target, "oscr") for target in table.columns]
+    average = table.value(row, None, "oscr")
+    assert average.mean == pytest.approx(statistics.fmean(value.mean for value in columns if value.mean is not None))
+    whole = [s for s in range(4) if all((target, s) in found for target in table.columns)]
+    means = [statistics.fmean(100 * found[target, seed] for target in table.columns) for seed in whole]
+    assert average.count == len(whole)
+    assert average.spread == (pytest.approx(statistics.stdev(means), abs=1e-9) if len(means) > 1 else None)
+
+
 def test_the_average_wants_every_target() -> None:
     found = [result("erm", "photo", 0), result("erm", "sketch", 0), result("erm", "photo", 1)]
     table = make_table("x", found, scores=("cls",))
@@ -121,7 +135,7 @@ def test_the_header_says_what_the_numbers_saw() -> None:
     table = pacs(notes=["A sample."])
     text = " ".join(table.header)
     for needed in ("pacs:shared:6+1:person", "unknown: person", "the last iterate", "H-score is H@oracle10",
-                   "it saw target scores", "over seeds. Seeds: 0, 1, 2", "4000 iterations", "commit abc123",
+                   "it saw target scores", "over seeds; Avg is the mean of its row", "Seeds: 0, 1, 2", "4000 iterations", "commit abc123",
                    "a machine", "Table 2", "A sample.", "resnet18.tv_in1k"):  # fmt: skip
         assert needed in text, needed
     assert text in " ".join(line.removeprefix("- ") for line in markdown(table).splitlines())

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 import opendg
+from opendg.bench.records import load_records
+from opendg.bench.tables import make_table
 from opendg.evaluation import metrics
 from opendg.predictions import Predictions
 from opendg.report.build import write_report
 from opendg.scores.registry import make_score
+from tests.bench.results import record
 from tests.report.pages import data_of, record_of, run_of, unpack
 from tests.report.test_images import rewrite
 from tests.report.test_page import NASTY
@@ -175,6 +178,22 @@ def test_means_are_over_targets_and_incomplete_rows_stand_last(seen: Visit, ring
     seen.settle()
     assert seen.tab.input_value("#filter-method") == "medic"
     assert len(seen.column("oscr")) == 2
+
+
+def test_means_are_those_of_the_tables(browser: Any, tmp_path: Path) -> None:
+    """With uneven seeds, where one could average in several ways."""
+    values = {("photo", 0): 0.91, ("photo", 1): 0.95, ("sketch", 0): 0.61, ("sketch", 1): 0.75, ("sketch", 2): 0.64}
+    for (target, seed), value in values.items():
+        (tmp_path / f"{target}-{seed}.json").write_text(json.dumps(record("erm", target, seed, value)))
+    table = make_table("x", load_records(tmp_path), scores=("cls",))
+    write_report([tmp_path], tmp_path / "page.html")
+    with visit(browser, tmp_path / "page.html") as seen:
+        for metric in ("acc", "oscr"):
+            said = table.value(table.rows[0], None, metric)
+            assert seen.column(metric) == [pytest.approx(said.mean / 100)]  # type: ignore[operator]
+            (cell,) = seen.texts(f'#tables td[data-column="{metric}"]')
+            assert cell.endswith(f"±{said.spread:.1f}")
+        assert "± over the seeds that have every target" in seen.texts("#tables article")[0]
 
 
 def test_curves_have_a_panel_for_each_target_and_a_line_for_each_run(seen: Visit, page: Path) -> None:

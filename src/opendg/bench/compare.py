@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import combinations
+from itertools import combinations, product
 from statistics import mean
 
 import numpy as np
 
 from opendg.bench.header import describe
+from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.records import Result
 from opendg.bench.tables import Row, Table, kinds, measured_rows, own_score
@@ -47,30 +48,26 @@ def ratio(result: Result) -> str:
 class RotatingRow(Row):
     """A column is an unknown class: its numbers are the targets', those of the average all class x target pairs'."""
 
-    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
         pairs = by_pair(self, metric)
-        return [value for (name, _), value in sorted(pairs.items()) if column in (None, name)]
+        numbers = [value for (name, _), value in sorted(pairs.items()) if column in (None, name)]
+        return Measured(mean(numbers) if numbers else None, numbers)
 
 
 class RatioRow(Row):
-    """A column is a division such as 6:1; its numbers are the seeds', each the mean over targets."""
+    """A column is a division such as 6:1: the mean over all targets of the row, its spread over seeds."""
 
-    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
-        numbers = []
-        for seed in self.seeds():
-            found = [r for r in self.results if r.seed == seed and column in (None, ratio(r))]
-            values = [r.metric(self.score, metric) for r in found]
-            numbers += [mean(v for v in values if v is not None)] if values and None not in values else []
-        return numbers
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
+        values = {((ratio(r), r.target), r.seed): value for r, value in self.values(metric)}
+        targets = sorted({result.target for result in self.results})
+        return over_seeds(values, list(product(columns if column is None else [column], targets)))
 
 
 def by_pair(row: Row, metric: str) -> dict[Pair, float]:
     """(unknown class, target) -> the mean over seeds."""
     found: dict[Pair, list[float]] = {}
-    for result in row.results:
-        value = result.metric(row.score, metric)
-        if value is not None:
-            found.setdefault((division(result), result.target), []).append(value)
+    for result, value in row.values(metric):
+        found.setdefault((division(result), result.target), []).append(value)
     return {pair: mean(values) for pair, values in found.items()}
 
 
@@ -94,7 +91,7 @@ def ratio_table(
     """Several divisions of the classes: a column for each known:unknown."""
     one_dataset(results)
     rows = [_as(RatioRow, row) for row in measured_rows(results, entries, scores, None)]
-    spread = "seeds, each the mean over targets"
+    spread = "seeds that have every target; a column is the mean over targets, Avg that of its row"
     header, facts = describe(results, metrics, kinds(rows, entries), spread)
     columns = {ratio(result): len(result.record["known"]) for result in results}
     return Table(

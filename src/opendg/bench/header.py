@@ -15,7 +15,7 @@ NAMES |= {rule.key: rule.name for rule in RULES if rule.key not in NAMES}
 
 
 def describe(
-    results: Sequence[Result], metrics: Sequence[str], rows: Mapping[str, Sequence[Result]], spread: str = "seeds"
+    results: Sequence[Result], metrics: Sequence[str], rows: Mapping[str, Sequence[Result]], spread: str
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The header as sentences, and as facts by name for machines. `spread` says what numbers the spread is over."""
     rules = [rule for rule in RULES if rule.key in metrics]

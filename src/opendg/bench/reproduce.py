@@ -215,7 +215,7 @@ def _figure(
     plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
 ) -> Product:
     rows = measured_rows(results, plan.methods, (plan.show.score,), None)
-    header, _ = describe(results, plan.show.metrics, kinds(rows, plan.methods))
+    header, _ = describe(results, plan.show.metrics, kinds(rows, plan.methods), "seeds")
     drawn = FIGURES[plan.show.kind](rows, out, root, device)
     caption = (SAID[plan.show.kind], *header, *notes)
     pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn if path.suffix == ".png")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
 from typing import Any
 
 from opendg.bench.header import describe, differing
+from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.published import Published, PublishedRow
 from opendg.bench.records import Result, one_protocol
 from opendg.methods.registry import METHODS
 
 SCORES = ("cls", "bcls", "energy")
+SPREAD = "seeds; Avg is the mean of its row, ± over the seeds that have every target"
 
 
 @dataclass(frozen=True)
 class Value:
-    """One cell, in percent. `spread` is the standard deviation of the numbers behind it, None for a single one."""
+    """One cell, in percent. `spread` is the standard deviation of `count` numbers, None for a single one."""
 
     mean: float | None = None
     spread: float | None = None
@@ -41,15 +42,15 @@ class Row:
     def seeds(self) -> list[int]:
         return sorted({result.seed for result in self.results})
 
-    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> list[float]:
-        """The numbers whose mean and spread are shown: here one a seed. A column is a target.
+    def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
+        """Mean and spread of a column, here a target; of all columns for None."""
+        values = {(result.target, result.seed): value for result, value in self.values(metric)}
+        return over_seeds(values, list(columns) if column is None else [column])
 
-        For `column` None it is the mean over all targets, of the seeds that have every one.
-        """
-        values = {(r.target, r.seed): r.metric(self.score, metric) for r in self.results}
-        wanted = list(columns) if column is None else [column]
-        by_seed = [[values.get((name, seed)) for name in wanted] for seed in self.seeds()]
-        return [mean(v for v in found if v is not None) for found in by_seed if None not in found]
+    def values(self, metric: str) -> list[tuple[Result, float]]:
+        """The results that have the metric, with its value."""
+        found = [(result, result.metric(self.score, metric)) for result in self.results]
+        return [(result, value) for result, value in found if value is not None]
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,9 @@ class Table:
 
     def value(self, row: Row, column: str | None, metric: str) -> Value:
         """`column` None is the average."""
-        numbers = row.measured(column, metric, self.columns) if row.results else []
+        found = row.measured(column, metric, self.columns)
         said = self.reference.value(row.published, column, metric) if self.reference and row.published else None
-        spread = stdev(numbers) if len(numbers) > 1 else None
-        return Value(mean(numbers) if numbers else None, spread, len(numbers), said)
+        return Value(found.mean, found.spread, len(found.numbers), said)
 
 
 def make_table(
@@ -91,7 +91,7 @@ def make_table(
     elif reference is not None:
         notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
     targets = order_targets(results, reference)
-    header, facts = describe(results, metrics, kinds(rows, entries))
+    header, facts = describe(results, metrics, kinds(rows, entries), SPREAD)
     if fits and reference is not None:
         header += (f"Published: {reference.source}, Table {reference.table}.",)
         header += tuple(f"Published {row.name}: {row.note}." for row in reference.rows if row.note)

@@ -45,7 +45,8 @@ function texts() {
   ];
 }
 
-// A mean over targets of means over seeds: each target counts the same, whatever its number of seeds.
+// A mean over targets of means over seeds: each target counts the same, whatever its number of seeds. The same rule as
+// that of tables, opendg/bench/means.py.
 const meanOf = (runs, value) =>
   average([...collect(runs, (run) => run.target).values()].map((same) => average(same.map(value))));
 
@@ -191,7 +192,9 @@ function tableOf(protocol, runs, number) {
   ];
   const foot = [
     "Percent.",
-    state.rows === "runs" ? "" : "Means over targets and seeds, ± the deviation over seeds.",
+    state.rows === "runs"
+      ? ""
+      : "Means over targets, of each the mean over its seeds; ± over the seeds that have every target.",
     lacking ? "Rows that lack a target stand last, unranked." : "",
     best.size ? "Bold: best of its column." : "",
   ];
