@@ -98,12 +98,13 @@ def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
 
 def resume(path: str | Path, *, device: str = "auto", report: Report | None = None) -> Run:
     """Go on with an interrupted run, from its newest whole checkpoint or else from the start."""
-    run, fabric = Run.open(Path(path)), make_fabric(device)
+    run = Run.open(Path(path))
+    _refuse_finished(run)
+    fabric = make_fabric(device)
     if not fabric.is_global_zero:
         run = Run.shadow(run.path, run.config, run.manifest)
     with run.hold():
-        if run.finished:
-            raise OpenDGError(f"The run {str(path)!r} is finished: evaluate it with `opendg evaluate {path}`.")
+        _refuse_finished(run)  # once more: another process may have finished it meanwhile
         job = Job.from_json(run.config)
         index, split = job.open_data()
         classifier = make_classifier(job)
@@ -114,6 +115,11 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
         for _ in iterate(run, job, index, split, classifier, fabric, report):
             pass
     return run
+
+
+def _refuse_finished(run: Run) -> None:
+    if run.finished:
+        raise OpenDGError(f"The run {str(run.path)!r} is finished: evaluate it with `opendg evaluate {run.path}`.")
 
 
 def _changed(what: str, run: Run) -> OpenDGError:
