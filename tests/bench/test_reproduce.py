@@ -72,10 +72,23 @@ def test_reproduce_runs_what_is_missing_and_writes_the_table(tree: Path, tmp_pat
     assert "MEDIC-bcls" in first.output
     assert "Four signs." in first.output
     assert len(list((out / "records").glob("*.json"))) == 4
-    again = CliRunner().invoke(app, [*words, "--records", str(out / "records"), "--out", str(tmp_path / "again")])
+    before = {name: (out / name).read_bytes() for name in ("signs.md", "signs.tex", "signs.csv")}
+    for name in before:
+        (out / name).unlink()
+    again = CliRunner().invoke(app, [*words, "--records", str(out / "records"), "--out", str(out)])
     assert again.exit_code == 0, again.output
-    for name in ("signs.md", "signs.tex", "signs.csv"):
-        assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
+def test_a_table_is_of_all_records_beside_it(finished: Finished, tmp_path: Path) -> None:
+    """So that one seed may be run today and another tomorrow."""
+    plan, runs = finished
+    for seed in (0, 1):
+        one = plan.override(seeds=[seed])
+        results, records = keep_records(one, results_of(one, runs, None), tmp_path)
+        assert {result.seed for result in results} == set(range(seed + 1))
+    assert records == tmp_path / "records"
+    assert len(results) == len(results_of(plan, runs, None))
 
 
 def test_a_table_has_the_numbers_of_the_records(finished: Finished, tmp_path: Path) -> None:
@@ -173,7 +186,7 @@ def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> 
 
 def test_figures_of_records_alone_say_what_they_need(finished: Finished, tmp_path: Path) -> None:
     plan, runs = finished
-    keep_records(results_of(plan, runs, None), tmp_path)
+    keep_records(plan, results_of(plan, runs, None), tmp_path)
     with pytest.raises(OpenDGError, match="needs predictions"):
         produce(shown(plan, "tsne"), load_records(tmp_path / "records"), tmp_path)
 
@@ -220,8 +233,8 @@ def test_each_class_takes_its_turn_as_the_unknown_one(tree: Path, tmp_path: Path
     assert own.low <= own.difference <= own.high
     page = (tmp_path / "out" / "turns.md").read_text()
     assert "95 % interval by bootstrap" in page
-    keep_records(results, tmp_path)
-    produce(plan, load_records(tmp_path / "records"), tmp_path / "again")
+    kept, _ = keep_records(plan, results, tmp_path)
+    produce(plan, kept, tmp_path / "again")
     assert (tmp_path / "again" / "turns.md").read_text() == page
 
 

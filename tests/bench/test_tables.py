@@ -135,8 +135,9 @@ def test_the_header_says_what_the_numbers_saw() -> None:
     table = pacs(notes=["A sample."])
     text = " ".join(table.header)
     for needed in ("pacs:shared:6+1:person", "unknown: person", "the last iterate", "H-score is H@oracle10",
-                   "it saw target scores", "over seeds; Avg is the mean of its row", "Seeds: 0, 1, 2", "4000 iterations", "commit abc123",
-                   "a machine", "Table 2", "A sample.", "resnet18.tv_in1k"):  # fmt: skip
+                   "it saw target scores", "over seeds; Avg is the mean of its row", "Seeds: 0, 1, 2",
+                   "4000 iterations", "commit abc123", "a machine", "Table 2", "A sample.",
+                   "resnet18.tv_in1k"):  # fmt: skip
         assert needed in text, needed
     assert text in " ".join(line.removeprefix("- ") for line in markdown(table).splitlines())
     assert all(f"% {line}" in latex(table).splitlines() for line in table.header)

@@ -127,9 +127,8 @@ def compare(first: Row, second: Row, metric: str) -> Comparison:
     draws = generator(0, "comparison").integers(len(pairs), size=(DRAWS, len(pairs)))
     low, high = np.percentile(differences[draws].mean(axis=1), [2.5, 97.5])
     ahead = int((differences > 0).sum())
-    return Comparison(
-        first.label, second.label, metric, float(differences.mean()), float(low), float(high), ahead, len(pairs)
-    )
+    difference, low, high = (round(float(value), 6) for value in (differences.mean(), low, high))
+    return Comparison(first.label, second.label, metric, difference, low, high, ahead, len(pairs))
 
 
 def one_dataset(results: Sequence[Result]) -> None:

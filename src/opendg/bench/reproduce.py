@@ -16,7 +16,7 @@ from opendg.bench.header import describe
 from opendg.bench.ledger import Ledger
 from opendg.bench.plan import Plan, load_plan, place
 from opendg.bench.published import published
-from opendg.bench.records import Result, read_records, take_weights
+from opendg.bench.records import Result, load_records, read_records, take_weights
 from opendg.bench.render import write_table
 from opendg.bench.runners import Runner
 from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
@@ -134,12 +134,17 @@ def results_of(plan: Plan, runs: Path, root: Path | None) -> list[Result]:
     return read_records(paths)
 
 
-def keep_records(results: Sequence[Result], out: Path) -> None:
-    """The raw records beside the table that is made of them, each under the name of its run."""
+def keep_records(plan: Plan, results: Sequence[Result], out: Path) -> tuple[list[Result], Path]:
+    """Lay the raw records, each under the name of its run, beside what is made of them; its records, and their folder.
+
+    A table is of all records that lie there, so that it can be filled in several goes. Figures need the predictions
+    in the run directories: they are of the plan's runs.
+    """
     folder = out / "records"
     folder.mkdir(parents=True, exist_ok=True)
     for result in results:
         write_json(folder / f"{result.path.parent.name}-{result.record['weights']}.json", result.record)
+    return (list(results) if plan.show.kind in FIGURES else load_records(folder)), folder
 
 
 def produce(
@@ -214,15 +219,29 @@ SAID = {
 def _figure(
     plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
 ) -> Product:
-    rows = measured_rows(results, plan.methods, (plan.show.score,), None)
-    header, _ = describe(results, plan.show.metrics, kinds(rows, plan.methods), "seeds")
-    drawn = FIGURES[plan.show.kind](rows, out, root, device)
-    caption = (SAID[plan.show.kind], *header, *notes)
-    pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn if path.suffix == ".png")
-    text = f"# {plan.title}\n\n{pictures}\n\n" + "\n".join(f"- {line}" for line in caption) + "\n"
+    drawn = FIGURES[plan.show.kind](figure_rows(plan, results), out, root, device)
+    caption = caption_of(plan, results, notes)
     page = out / f"{plan.name}.md"
-    write_atomic(page, text.encode())
+    pictures = [path.name for path in drawn if path.suffix == ".png"]
+    write_atomic(page, figure_page(plan, pictures, caption).encode())
     return Product(caption=caption, files=[page, *drawn])
+
+
+def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
+    return measured_rows(results, plan.methods, (plan.show.score,), None)
+
+
+def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> tuple[str, ...]:
+    """What is said of the figures, from records alone."""
+    rows = kinds(figure_rows(plan, results), plan.methods)
+    header, _ = describe(results, plan.show.metrics, rows, "seeds")
+    return (SAID[plan.show.kind], *header, *notes)
+
+
+def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str]) -> str:
+    """Markdown that shows the pictures, by their file names, above the caption."""
+    shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in pictures)
+    return f"# {plan.title}\n\n{shown}\n\n" + "\n".join(f"- {line}" for line in caption) + "\n"
 
 
 def site_of(runs: Path, root: Path | None, **options: Any) -> Site:

@@ -124,6 +124,26 @@ def plans(json_: Json = False) -> None:
         table("Plans", ["name", "makes", "of"], rows, "opendg reproduce NAME, or opendg bench run NAME")
 
 
+@app.command("tables")
+def tables(
+    folder: Annotated[Path, typer.Argument(help="A folder that holds tables and their records.")] = Path("results"),
+    check: Annotated[bool, typer.Option("--check", help="Only say which are stale; exit code 1 then.")] = False,
+    json_: Json = False,
+) -> None:
+    """Make the tables under a folder anew from their records, with the commands in their headers.
+
+    Example: opendg bench tables results --check
+    """
+    from opendg.bench.made import pages_of, remake, stale
+
+    if check:
+        found = stale(folder)
+        say(found, "\n".join(found) or f"The tables in {folder} are what their records make.", json_)
+        raise typer.Exit(1 if found else 0)
+    written = [str(path) for page in pages_of(folder) for path in remake(page)]
+    say(written, f"Written: {', '.join(written) or 'nothing'}", json_)
+
+
 def words(text: str | None) -> tuple[str, ...] | None:
     """Names joined by commas."""
     return tuple(word.strip() for word in text.split(",")) if text else None

@@ -32,7 +32,7 @@ def command(
         str | None, typer.Option(help="Weights: selected or averaged; default: averaged where a run has them.")
     ] = None,
     score: Annotated[str | None, typer.Option(help="Of figures: one score for all; default: each its own.")] = None,
-    note: Annotated[str | None, typer.Option(help="A sentence for the header, e.g. about the data.")] = None,
+    note: Annotated[list[str] | None, typer.Option(help="A sentence for the header, e.g. about the data.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
     dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
     cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500,
@@ -46,13 +46,14 @@ def command(
     """
     with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
         from opendg.bench import reproduce
+        from opendg.bench.made import Made
         from opendg.bench.records import load_records
 
-        asked, notes = reproduce.asked_for(
+        asked, _ = reproduce.asked_for(
             name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
             backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
         )  # fmt: skip
-        notes += [note] if note else []
+        notes = note or []
         folder = out or Path("reproduced") / asked.name
         if dry_run:
             show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)
@@ -65,9 +66,9 @@ def command(
                 bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
                 states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
             notes += reproduce.about_failures(states, runs)
-            results = reproduce.results_of(asked, runs, root)
-            reproduce.keep_records(results, folder)
-    show(reproduce.produce(asked, results, folder, take=take, notes=notes, root=root, device=device), json_)
+            results, records = reproduce.keep_records(asked, reproduce.results_of(asked, runs, root), folder)
+        made = Made.into(folder, name, records, plan, take=take, score=score, notes=tuple(notes), quick=quick)
+    show(made.make(results, folder, folder, root, device), json_)
 
 
 def show(made: Product, as_json: bool) -> None:

@@ -1,0 +1,161 @@
+"""How a table was made: the command that makes it again from the records beside it.
+
+The command stands in the table's header and is read from there, so that a folder of results explains itself, and a
+table that is no longer what its records say can be found (`stale`) and made anew (`remake`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from opendg.bench.plan import Plan
+from opendg.bench.records import Result, load_records, take_weights
+from opendg.bench.reproduce import FIGURES, Product, asked_for, caption_of, figure_page, produce
+from opendg.errors import OpenDGError
+from opendg.runs.files import write_atomic
+
+LINE = re.compile(r"^- Made with `(opendg reproduce .*)`, in this folder\.$", re.MULTILINE)
+PICTURE = re.compile(r"^!\[.*\]\((.*)\)$", re.MULTILINE)
+TEXTS = (".md", ".tex", ".csv", ".json")  # pictures may differ in their bytes from machine to machine
+FLAG = "--quick"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a table is made with. Paths are as seen from the folder of the table."""
+
+    name: str  # of a plan, or its file
+    records: str
+    plan: str | None = None
+    take: str | None = None
+    score: str | None = None
+    notes: tuple[str, ...] = ()
+    quick: bool = False
+
+    @classmethod
+    def into(cls, folder: Path, name: str, records: Path, plan: Path | None = None, **more: Any) -> Made:
+        """For a table in `folder`. A plan that is a file is laid beside it."""
+        where = Path(os.path.relpath(records.resolve(), folder.resolve())).as_posix()
+        kept = None if plan is None else _lay_beside(str(plan), folder)
+        return cls(_lay_beside(name, folder), where, kept, **more)
+
+    def command(self) -> str:
+        given = {"--plan": self.plan, "--take": self.take, "--score": self.score}
+        words = ["opendg", "reproduce", self.name, "--records", self.records, "--out", "."]
+        words += [word for option, value in given.items() if value is not None for word in (option, value)]
+        words += [word for note in self.notes for word in ("--note", " ".join(note.split()))]
+        return shlex.join(words + [FLAG] * self.quick)
+
+    @property
+    def sentence(self) -> str:
+        """For the header."""
+        return f"Made with `{self.command()}`, in this folder."
+
+    @classmethod
+    def read(cls, page: Path) -> Made:
+        """From the header of a table or of a page of figures."""
+        found = LINE.search(page.read_text())
+        try:
+            _, _, name, *words = shlex.split(found[1] if found else "")
+        except ValueError as error:  # it says nothing, or nothing that can be read
+            raise OpenDGError(
+                f"{str(page)!r} does not say how it was made: make it with `opendg reproduce`."
+            ) from error
+        said: dict[str, list[str]] = {"--note": []}
+        options = iter(words)
+        for option in options:
+            said.setdefault(option, []).append("" if option == FLAG else next(options, ""))
+        single = {key: said[f"--{key}"][0] for key in ("plan", "take", "score") if f"--{key}" in said}
+        records = said.get("--records", ["."])[0]
+        return cls(name, records, notes=tuple(said["--note"]), quick=FLAG in said, **single)
+
+    def plan_of(self, home: Path) -> tuple[Plan, list[str]]:
+        """The plan, and what the header says beside it; `home` is the folder of the table."""
+        name, plan = (None if file is None else _path(file, home) for file in (self.name, self.plan))
+        shown, notes = asked_for(str(name), None if plan is None else Path(plan), self.quick, score=self.score)
+        return shown, [*notes, *self.notes, self.sentence]
+
+    def make(
+        self, results: Sequence[Result], home: Path, out: Path, root: Path | None = None, device: str = "auto"
+    ) -> Product:
+        """The table or figure, into `out`."""
+        plan, notes = self.plan_of(home)
+        return produce(plan, results, out, take=self.take, notes=notes, root=root, device=device)
+
+
+def _lay_beside(plan: str, folder: Path) -> str:
+    """What a table in the folder calls a plan: a shipped one by its name, a file by that of its copy there."""
+    path = Path(plan)
+    if path.suffix != ".toml":
+        return plan
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / path.name, path.read_bytes())
+    return path.name
+
+
+def _path(name: str, home: Path) -> str:
+    return str(home / name) if name.endswith(".toml") else name
+
+
+def pages_of(folder: Path) -> list[Path]:
+    """The tables and pages of figures under a folder. A README is written by hand."""
+    if not folder.is_dir():
+        raise OpenDGError(f"There is no folder {str(folder)!r}: give one that holds tables of `opendg reproduce`.")
+    return [page for page in sorted(folder.rglob("*.md")) if page.name != "README.md"]
+
+
+def remake(page: Path) -> list[Path]:
+    """Make a table anew where it lies, from its records; what was written.
+
+    Pictures that were drawn from predictions stay as they are: records alone make what is said of them.
+    """
+    made = Made.read(page)
+    if made.plan_of(page.parent)[0].show.kind not in FIGURES:
+        return made.make(load_records(page.parent / made.records), page.parent, page.parent).files
+    for name, text in _texts(page).items():
+        write_atomic(page.parent / name, text)
+    return [page]
+
+
+def stale(folder: Path) -> list[str]:
+    """A sentence for each table under a folder that is not what its command makes of its records."""
+    pages = pages_of(folder)
+    tables = [path for path in sorted(folder.rglob("*")) if path.suffix in (".tex", ".csv")]
+    orphans = [path for path in tables if path.with_suffix(".md") not in pages]
+    found = [f"{str(path)!r} has no page {path.stem}.md beside it that says how it was made." for path in orphans]
+    for page in pages:
+        try:
+            found += _differing(page)
+        except OpenDGError as error:
+            found.append(str(error))
+    return found
+
+
+def _differing(page: Path) -> list[str]:
+    wanted = {page: b""} | {page.parent / name: text for name, text in _texts(page).items()}
+    return [
+        f"{str(path)!r} is not what its records make: run `opendg bench tables {page.parent}`."
+        for path, text in wanted.items()
+        if not path.is_file() or path.read_bytes() != text
+    ]
+
+
+def _texts(page: Path) -> dict[str, bytes]:
+    """The files that the command in a page makes, but for pictures."""
+    made = Made.read(page)
+    results = load_records(page.parent / made.records)
+    plan, notes = made.plan_of(page.parent)
+    if plan.show.kind in FIGURES:
+        pictures = [name for name in PICTURE.findall(page.read_text()) if (page.parent / name).is_file()]
+        caption = caption_of(plan, take_weights(results, made.take), notes)
+        return {page.name: figure_page(plan, pictures, caption).encode()}
+    with TemporaryDirectory() as folder:
+        files = made.make(results, page.parent, Path(folder)).files
+        return {path.name: path.read_bytes() for path in files if path.suffix in TEXTS}
