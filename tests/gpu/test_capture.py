@@ -14,7 +14,7 @@ from common import synthetic_loop
 from opendg.methods.registry import METHODS, list_methods
 from opendg.training.loop import Loop
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the compiler warns of its own parts
 
 
 def run(loop: Loop, steps: int) -> dict[str, torch.Tensor]:
