@@ -1,6 +1,6 @@
 """Images a second: decoded from files into the store, gathered from it, augmented.
 
-python benchmarks/input.py [--device cuda] [--images 2000] [--out FILE]
+python benchmarks/input.py [--device cuda] [--images 8000] [--out FILE]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opendg.data.tree import scan
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=8000)
     parser.add_argument("--out")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []

@@ -76,6 +76,7 @@ def timed(pairs: list[tuple[Loop, torch.cuda.Stream]], barrier: Barrier | int) -
                     loop.run()
         torch.cuda.synchronize()
 
+    torch.cuda.synchronize()
     go(0, WARM_UP)
     if not isinstance(barrier, int):
         barrier.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,25 +29,60 @@ CASES = [(name, {}, False) for name in list_methods() if METHODS[name].captures]
 CASES += [("medic", {"order": 2}, False), ("erm", {"ova": True}, True), ("medic", {}, True)]
 
 
+@pytest.fixture(autouse=True)
+def exact() -> Iterator[None]:
+    """No TF32, and kernels that give the same twice where there are such."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def make(method: str, settings: dict[str, object], seed: int = 7) -> Loop:
+    torch.manual_seed(0)
+    loop = synthetic_loop(
+        method, "resnet18", "cuda", settings=settings, images=300, precision="fp32", average=0.99, lr=1e-3
+    )
+    torch.manual_seed(seed)
+    loop.feed.images.random_(0, 256)
+    return loop
+
+
+def agree(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
 @pytest.mark.parametrize(("method", "settings", "compile"), CASES)
 def test_captured_equals_eager(method: str, settings: dict[str, object], compile: bool) -> None:
     """fp32, deterministic kernels: weights, momentum, BatchNorm buffers, averages agree to 1e-4 after 8 steps."""
-    found = []
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        for captured in (False, True):
-            torch.manual_seed(0)
-            options = {"settings": settings, "images": 300, "precision": "fp32", "average": 0.99, "lr": 1e-3}
-            loop = synthetic_loop(method, "resnet18", "cuda", **options)
-            torch.manual_seed(7)
-            loop.feed.images.random_(0, 256)
-            if captured:
-                loop.capture(compile=compile)
-                torch.backends.cudnn.benchmark = False
-            found.append(run(loop, 8))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    eager, replayed = found
+    eager = run(make(method, settings), 8)
+    loop = make(method, settings)
+    loop.capture(compile=compile)
+    torch.backends.cudnn.benchmark = False
+    replayed = run(loop, 8)
     assert int(replayed["state.step"]) == 8
-    for name, tensor in eager.items():
-        torch.testing.assert_close(replayed[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    agree(replayed, eager)
+
+
+def test_runs_side_by_side_do_not_disturb_each_other() -> None:
+    """Two captured loops on streams of their own, 100 steps: the numbers of each alone."""
+    alone = []
+    for seed in (1, 2):
+        loop = make("medic", {}, seed)
+        loop.capture()
+        alone.append(run(loop, 100))
+    lanes = [(make("medic", {}, seed), torch.cuda.Stream()) for seed in (1, 2)]
+    for loop, _ in lanes:
+        loop.capture()
+    torch.cuda.synchronize()  # what was made on the usual stream is there
+    for step in range(100):
+        for loop, stream in lanes:
+            with torch.cuda.stream(stream):
+                loop.feed.prepare(step)
+                loop.run()
+    torch.cuda.synchronize()
+    for (loop, _), wanted in zip(lanes, alone, strict=True):
+        agree(loop.tensors(), wanted)

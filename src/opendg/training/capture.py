@@ -31,7 +31,8 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     for random in generators:
         graph.register_generator_state(random)
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the feed draws ahead in a thread of its own
+    # On its own stream: libraries keep a workspace for each, and graphs that share one must not run side by side.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # the feed's thread goes on
         step()
     _restore(tensors, before, generators, states)
     return graph.replay

@@ -51,8 +51,18 @@ class Loop:
         self.sums: Weights = {}  # of the losses since they were last asked for
         shown = classifier.backbone.input
         self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
-        self.prepare_images, self.update, self.average = augment.apply, self.optimizer.apply, self._average
-        self.run: Callable[[], None] = self.advance
+        self.prepare_images, self.update, self.average = augment.apply, self.optimizer.apply, move_average
+        self.captures = False
+        self.replay: Callable[[], None] | None = None
+
+    def run(self) -> None:
+        """One iteration: replayed from a CUDA graph where there is one, which the first one makes when asked to."""
+        if self.replay:
+            self.replay()
+            return
+        self.advance()
+        if self.captures:
+            self.replay = capture(self.advance, self.tensors().values(), self.generators())
 
     def advance(self) -> None:
         batch = self.feed.batch(self.state.step)
@@ -66,7 +76,8 @@ class Loop:
         for update in self.method.step(self.classifier, episode, self.state):
             self.update(update.gradients, lr)
             self._note(update.losses)
-        self.average()
+        if self.averaged:
+            self.average(list(self.averaged.values()), self._moving(), self.state.step, self.recipe.average)
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
@@ -78,14 +89,9 @@ class Loop:
         if compile:
             self.classifier.fuse()
             self.prepare_images = compiled(self.augment.apply)
-            self.update, self.average = compiled(self.optimizer.apply), compiled(self._average)
-
-        def first() -> None:
-            self.advance()
-            self.run = capture(self.advance, self.tensors().values(), self.generators())
-
+            self.update, self.average = compiled(self.optimizer.apply), compiled(move_average)
         torch.backends.cudnn.benchmark = True
-        self.run = first
+        self.captures = True
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, without asking the device."""
@@ -146,16 +152,8 @@ class Loop:
     def _averages(self) -> list[tuple[str, Tensor]]:
         return [(n, t) for n, t in {**self.weights, **self.buffers}.items() if t.is_floating_point()]
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        """w~ <- d w~ + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), BatchNorm's buffers included."""
-        if not self.averaged:
-            return
-        t = self.state.step + 1
-        decay = torch.clamp((1 + t) / (10 + t), max=self.recipe.average).float()
-        old, new = list(self.averaged.values()), [tensor for _, tensor in self._averages()]
-        torch._foreach_mul_(old, decay)
-        torch._foreach_add_(old, torch._foreach_mul(new, 1 - decay))
+    def _moving(self) -> list[Tensor]:
+        return [tensor for _, tensor in self._averages()]
 
     @torch.no_grad()
     def _note(self, losses: Weights) -> None:
@@ -164,3 +162,12 @@ class Loop:
                 self.sums[name] += value.detach()
             else:
                 self.sums[name] = value.detach().float().clone()
+
+
+@torch.no_grad()
+def move_average(averaged: list[Tensor], values: list[Tensor], step: Tensor, decay: float) -> None:
+    """w~ <- d w~ + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), t = step + 1."""
+    t = step + 1
+    d = torch.clamp((1 + t) / (10 + t), max=decay).float()
+    torch._foreach_mul_(averaged, d)
+    torch._foreach_add_(averaged, torch._foreach_mul(values, 1 - d))
