@@ -175,7 +175,8 @@ def summed(fabric: Fabric, losses: dict[str, float]) -> dict[str, float]:
     names = sorted(losses)  # processes that have loaded a checkpoint may hold them in different orders
     values = torch.tensor([losses[name] for name in names], dtype=torch.float64, device=fabric.device)
     total = cast(torch.Tensor, fabric.all_reduce(values, reduce_op="sum"))
-    return dict(zip(names, total.tolist(), strict=True))
+    sums = dict(zip(names, total.tolist(), strict=True))
+    return {name: sums[name] for name in losses}
 
 
 def whole_sums(fabric: Fabric, loop: Loop) -> dict[str, torch.Tensor]:
