@@ -16,7 +16,7 @@ from tests.methods.beside_erm import domain_episode, equals_erm, gradients_of, p
 
 
 def always(**more: object) -> MixStyle:
-    return MixStyle(MixStyle.Config(probability=1.0, stages=("1",), **more))
+    return MixStyle(MixStyle.Config(probability=1.0, stages=("1",), pixels=0, **more))
 
 
 def some_map(n: int = 12) -> torch.Tensor:
@@ -50,14 +50,30 @@ def test_no_gradient_goes_through_the_statistics() -> None:
 
 @pytest.mark.parametrize("ova", [False, True])
 def test_probability_0_is_erm_and_1_is_not(ova: bool) -> None:
-    assert equals_erm(MixStyle(MixStyle.Config(probability=0.0, stages=("1",), ova=ova)))
+    assert equals_erm(MixStyle(MixStyle.Config(probability=0.0, stages=("1",), pixels=0, ova=ova)))
     assert not equals_erm(always(ova=ova))
 
 
 def test_a_coin_for_each_stage_and_iteration() -> None:
-    method, state, x, episode = MixStyle(MixStyle.Config(probability=0.3)), small_state(), some_map(), domain_episode()
+    method, state, episode = MixStyle(MixStyle.Config(probability=0.3, pixels=20)), small_state(), domain_episode()
+    x = some_map()
     acted = [not torch.equal(method.mixed(x, episode, state), x) for _ in range(300)]
     assert 60 < sum(acted) < 120
+
+
+@pytest.mark.parametrize(("pixels", "mixed"), [(20, True), (21, False)])
+def test_small_maps_are_left_alone(pixels: int, mixed: bool) -> None:
+    x = some_map()
+    method = MixStyle(MixStyle.Config(probability=1.0, pixels=pixels))
+    assert torch.equal(method.mixed(x, domain_episode(), small_state()), x) != mixed
+
+
+def test_a_network_without_a_map_to_mix_is_refused() -> None:
+    backbone = build_backbone("convnet")
+    with pytest.raises(OpenDGError, match="No map of 'convnet' after the stages 3, 4 has the 64 pixels"):
+        make_method("mixstyle", {"stages": "('3', '4')"}).build(backbone, 4, 3)
+    make_method("mixstyle", {"stages": "('3', '4')", "pixels": "16"}).build(backbone, 4, 3)
+    make_method("mixstyle", {"stages": "('2', '3')"}).build(backbone, 4, 3)
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])

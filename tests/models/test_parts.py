@@ -9,7 +9,7 @@ import torch
 
 from opendg.errors import OpenDGError
 from opendg.models.backbones import Backbone, build_backbone
-from opendg.models.stages import behind, channels, looks, style, touched, wide
+from opendg.models.stages import behind, channels, looks, shapes, style, touched, wide
 from small import small_backbone
 
 
@@ -66,6 +66,7 @@ def test_channels_leave_the_network_alone() -> None:
     backbone = small_backbone(batchnorm=True).train()
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     assert channels(backbone) == {"1": 4, "2": 6}
+    assert shapes(backbone) == {"1": (4, 3, 3), "2": (6, 1, 1)}
     assert backbone.training
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 

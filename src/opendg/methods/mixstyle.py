@@ -9,8 +9,14 @@ no gradient goes through them. A coin for each stage and iteration says whether 
 any image (`mix = random`), or one of another domain (`crossdomain`): the images of each domain, shuffled, stand against
 those of the domain a random number of places further on, which with two domains is what the authors do.
 
-Needs maps (n, C, h, w) after stages 1, 2 and 3, of a ResNet or of the ConvNet (its last block is left alone: labels
-live there); for Office-Home the authors use stages 1 and 2. Off in evaluation. Cost: that of ERM.
+Needs maps (n, C, h, w) after stages 1, 2 and 3 of a ResNet; for Office-Home the authors use stages 1 and 2. A map of
+fewer than `pixels` is left alone, and with it block 3 of the ConvNet (4 x 4): without normalisation many channels are
+all but off in an image, and sigma' / sigma, which multiplies map and gradient, goes into the thousands. On the digit
+set (ConvNet, common recipe, 1,000 to 1,500 iterations) block 3 in 4 of 5 runs made the training loss rise again or fall
+to chance, with gradients of length 100 to 670 where ERM's stay below 35; with blocks 1 and 2 none of 6 did, and source
+validation after 1,000 iterations is 92.0 % (ERM 92.2 %; mean of four targets, seed 0).
+
+Off in evaluation. Cost: that of ERM.
 Deviations: var divides by the number of pixels, not by one less. The authors' augmentation (flip and translation) is
 not part of `--recipe authors`.
 """
@@ -24,12 +30,13 @@ import torch
 from torch import Tensor
 
 from opendg.episodes import Episode
+from opendg.errors import OpenDGError
 from opendg.methods.base import Authors, Method, State, Update, gradients
 from opendg.methods.chance import beta, permutation, uniform
 from opendg.methods.erm import ERM, classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
-from opendg.models.stages import stage_module, style
+from opendg.models.stages import shapes, stage_module, style
 
 
 class MixStyle(Method):
@@ -46,6 +53,7 @@ class MixStyle(Method):
         probability: float = 0.5  # that a stage mixes in an iteration; 0 is ERM
         alpha: float = 0.1  # of Beta(alpha, alpha): small values keep one of the two styles almost whole
         stages: tuple[str, ...] = ("1", "2", "3")  # mixing follows each of these
+        pixels: int = 64  # a map with fewer is left alone
         mix: str = "random"  # the partner: any image (random) or one of another domain (crossdomain)
 
         def __post_init__(self) -> None:
@@ -57,6 +65,12 @@ class MixStyle(Method):
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         for stage in self.config.stages:
             stage_module(backbone, stage)
+        sizes = {stage: height * width for stage, (_, height, width) in shapes(backbone).items()}
+        if all(sizes[stage] < self.config.pixels for stage in self.config.stages):
+            raise OpenDGError(
+                f"No map of {backbone.name!r} after the stages {', '.join(self.config.stages)} has the "
+                f"{self.config.pixels} pixels that MixStyle wants: name earlier stages, or fewer pixels."
+            )
         return super().build(backbone, classes, domains)
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
@@ -67,7 +81,9 @@ class MixStyle(Method):
         yield Update(losses, gradients(total(losses), weights))
 
     def mixed(self, found: Tensor, episode: Episode, state: State) -> Tensor:
-        """The map in mixed styles, or as it was when the coin says so."""
+        """The map in mixed styles, or as it was when it is small or the coin says so."""
+        if found.shape[2] * found.shape[3] < self.config.pixels:
+            return found
         partner = across_domains(state, episode) if self.config.mix == "crossdomain" else permutation(state, len(found))
         mean, variance = style(found.detach())
         sigma = (variance + 1e-6).sqrt()

@@ -96,8 +96,8 @@ def _pass_over(module: nn.Module, until: str) -> None:
         module._modules[name] = nn.Identity()
 
 
-def channels(backbone: Backbone) -> dict[str, int]:
-    """The number of channels of the map of each stage."""
+def shapes(backbone: Backbone) -> dict[str, tuple[int, int, int]]:
+    """Channels, height and width of the map of each stage."""
     maps: dict[str, Tensor] = {}
     training = backbone.training
     with torch.no_grad(), touched(backbone.eval(), looks(backbone.stages, maps)):
@@ -109,7 +109,12 @@ def channels(backbone: Backbone) -> dict[str, int]:
                 f"The stage {stage!r} of the backbone {backbone.name!r} gives no map of channels: choose a "
                 "convolutional backbone, such as resnet18.tv_in1k."
             )
-    return {stage: found.shape[1] for stage, found in maps.items()}
+    return {stage: (found.shape[1], found.shape[2], found.shape[3]) for stage, found in maps.items()}
+
+
+def channels(backbone: Backbone) -> dict[str, int]:
+    """The number of channels of the map of each stage."""
+    return {stage: shape[0] for stage, shape in shapes(backbone).items()}
 
 
 def style(found: Tensor) -> tuple[Tensor, Tensor]:
