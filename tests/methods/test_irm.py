@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from opendg.episodes import Episode
-from opendg.methods.irm import IRM, invariance_penalty
+from opendg.methods.irm import IRM, invariance_penalty, restraint
 from small import small_state
 from tests.methods.beside_erm import compare, domain_episode, equals_erm, gradients_of, pair
 
@@ -50,20 +50,31 @@ def test_gradient_is_that_of_the_objective(halves: bool) -> None:
         torch.testing.assert_close(found[name], gradient)
 
 
-def test_restraint_keeps_the_length_of_the_cross_entropys_gradient() -> None:
-    """The same direction as without it, and at the logits no longer than ERM's."""
-    episode, found = domain_episode(), {}
-    for restrain in (True, False):
-        method = IRM(IRM.Config(weight=1000.0, anneal=0.0, restrain=restrain))
-        found[restrain] = gradients_of(method, pair(method)[0], episode)
-    mine, _ = pair(IRM())
+@pytest.mark.parametrize("weight", [1e-3, 1000.0])
+def test_restraint_keeps_the_penalty_below_the_cross_entropy(weight: float) -> None:
+    """CE' + c (lambda P)', the second at most half as long as the first at the logits; a weak penalty stays whole."""
+    method, episode = IRM(IRM.Config(weight=weight, anneal=0.0)), domain_episode()
+    mine, _ = pair(method)
     logits = mine(episode.images).logits
-    ce = 6 * cross_entropy(logits, episode.labels)
-    both = ce + 1000 * 6 * invariance_penalty(logits, episode)
-    lengths = [torch.autograd.grad(loss, logits, retain_graph=True)[0].norm() for loss in (ce, both)]
-    assert lengths[0] < 0.1 * lengths[1]
-    for name, gradient in found[True].items():
-        torch.testing.assert_close(gradient, found[False][name] * lengths[0] / lengths[1])
+    ce, penalty = 6 * cross_entropy(logits, episode.labels), 6 * weight * invariance_penalty(logits, episode)
+    pull, push = (torch.autograd.grad(loss, logits, retain_graph=True)[0].norm() for loss in (ce, penalty))
+    share = min(1.0, float(pull / (2 * push)))
+    assert (share == 1) == (weight < 1)
+    expected = torch.autograd.grad(ce + share * penalty, list(mine.parameters()))
+    found = gradients_of(method, mine, episode)
+    for name, gradient in zip(found, expected, strict=True):
+        torch.testing.assert_close(found[name], gradient)
+
+
+def test_restraint_leads_out_of_the_trap_at_zero() -> None:
+    """Near z = 0 the bare objective climbs in cross-entropy as soon as the slope is beyond -1 / (2 lambda)."""
+    labels = torch.arange(12) % 4
+    logits = (0.05 * torch.nn.functional.one_hot(labels).double()).requires_grad_()
+    episode = domain_episode()
+    ce, penalty = 6 * cross_entropy(logits, labels), 600 * invariance_penalty(logits, episode)
+    pull, push = (torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (ce, penalty))
+    assert (pull * (pull + push)).sum() < 0
+    assert (pull * (pull + restraint(ce, penalty, logits) * push)).sum() > 0.4 * pull.square().sum()
 
 
 @pytest.mark.parametrize("ova", [False, True])

@@ -11,14 +11,20 @@ scale is already the best. lambda and its course are DomainBed's: for the first 
 is 1, or less where less is asked for, then 100.
 
 Needs logits only. Cost: that of ERM; the slope is written out, so nothing is differentiated twice.
-Deviations: the whole loss is multiplied by min(1, |d CE / dz| / |d (CE + lambda P) / dz|), z the logits of the batch
-(`restrain`). Authors and DomainBed train with Adam, which does not feel the length of a gradient; SGD does, and at
-lambda = 100 it soon meets infinity, while with the loss divided by lambda, as in the authors' example, it would stand
-still. DomainBed's P_e is g(even images) g(odd images) (`halves=true`, part of `--recipe authors`): free of the bias of
-a square, but with the 8 images that a half has here mostly noise. The optimiser's moments live on when lambda jumps
-(DomainBed makes a new Adam then). With the one-vs-all head the penalty stays on the closed-set logits.
-Before the network has learned anything the penalty is least where all logits are 0: a run so short that its first tenth
-teaches nothing ends there.
+Deviations: the penalty's gradient at the logits z is at most half as long as that of the cross-entropy (`restrain`):
+
+    CE + c lambda P,    c = min(1, |d CE / dz| / (2 |d lambda P / dz|)),    c a number, no path for the gradient
+
+so that no step goes up in cross-entropy at the logits. Bare, the objective has a trap at z = 0: there dP / dz =
+2 g dCE / dz, which undoes the cross-entropy at g = -1 / (2 lambda), before any class is learned; and g of the 16 images
+of a domain is mostly noise, which throws a trained network there too. On the digit set (ConvNet, target svhn, seed 0)
+bare SGD met infinity within 25 iterations at lambda = 100; the whole loss cut to the length of the cross-entropy's
+gradient ended at chance, also when lambda rose later, and with P_e from halves the cross-entropy went from 0.4 to 1.1
+an image; DomainBed's own form (Adam, 1e-3, halves, new moments) took it from 0.5 to 1.2. With c, source validation
+after 1,000 iterations is 91.3 % (ERM 92.2 %; mean of four targets) and the mean g^2 of its domains 0.011 (ERM 0.019).
+DomainBed's P_e is g(even images) g(odd images) (`halves=true`, part of `--recipe authors`, as is no restraint). The
+optimiser's moments live on when lambda jumps (DomainBed makes a new Adam then). With the one-vs-all head the penalty
+stays on the closed-set logits.
 """
 
 from __future__ import annotations
@@ -50,7 +56,7 @@ class IRM(Method):
         weight: float = 100.0  # lambda
         anneal: float = 0.1  # this share of the run goes by with lambda 1
         halves: bool = False  # P_e as the product of the slopes of two halves
-        restrain: bool = True  # the gradient of the logits gets no longer than that of the cross-entropy
+        restrain: bool = True  # the penalty's gradient at the logits is at most half as long as the cross-entropy's
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         weights = classifier.weights()
@@ -58,14 +64,14 @@ class IRM(Method):
         losses = classification_losses(outputs, episode, self.config.ova_scale)
         weight = torch.where(state.fraction < self.config.anneal, min(1.0, self.config.weight), self.config.weight)
         losses["irm"] = weight * scaled(invariance_penalty(outputs.logits, episode, self.config.halves), episode)
-        factor = restraint(losses["ce"], losses["irm"], outputs.logits) if self.config.restrain else 1.0
-        yield Update(losses, gradients(factor * total(losses), weights))
+        share = restraint(losses["ce"], losses["irm"], outputs.logits) if self.config.restrain else 1.0
+        yield Update(losses, gradients(total(losses | {"irm": share * losses["irm"]}), weights))
 
 
 def restraint(ce: Tensor, penalty: Tensor, logits: Tensor) -> Tensor:
-    """min(1, |d ce / dz| / |d (ce + penalty) / dz|), exactly 1 where the penalty is 0."""
-    alone, added = (torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (ce, penalty))
-    ratio: Tensor = vector_norm(alone) / vector_norm(alone + added)
+    """c = min(1, |d ce / dz| / (2 |d penalty / dz|)), a number and no path for the gradient."""
+    pull, push = (vector_norm(torch.autograd.grad(loss, logits, retain_graph=True)[0]) for loss in (ce, penalty))
+    ratio: Tensor = 0.5 * pull / push.clamp_min(torch.finfo(push.dtype).tiny)
     return ratio.clamp_max(1)
 
 
