@@ -112,10 +112,12 @@ class Tuner:
         self.fixed = {name: self.defaults[name] for name in fixed}
         self.facts = self._facts()
         self.trials: list[Trial] = []
+        self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
         from filelock import FileLock, Timeout
 
+        self.runs = count * len(self.folds)
         self._begin()
         try:
             with FileLock(self.folder / ".lock", timeout=0):
@@ -224,7 +226,7 @@ class Tuner:
             "known": fold.known, "unknown": fold.unknown, "split_seed": job.protocol.split_seed,
             "backbone": job.backbone, "weights": job.weights, "seed": job.seed, "on_bad_image": job.on_bad_image,
             "chosen": part(every, SETTINGS), **part(every, RECIPE), "device": self.device, "track": "none",
-            "checkpoint_every": job.recipe.iterations + 1,
+            "checkpoint_every": job.recipe.iterations + 1, "runs": self.runs,
         }  # fmt: skip
 
     def _add(self, trial: Trial) -> None:
