@@ -7,7 +7,7 @@ it, Weibull tails F_k of the distances of source images to their class mean mu_k
     confidence = 1 - softmax(z'_0, z'_1 .. z'_K)_0
 
 omega_k falls with the rank of class k among the logits. `opendg.scores.openmax` has the whole formula and how it
-differs from public codes; any other run can be read with it too (`opendg evaluate RUN --score openmax`).
+differs from public codes; the run keeps the tails. Any other run can be read with it too (`--score openmax`).
 
 Needs logits only. Cost: that of ERM and one pass over the source images when the score is fitted.
 """
