@@ -106,6 +106,8 @@ class Tuner:
         self.device, self.lanes = device, lanes
         self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
+        if job.make_method().averages:
+            fixed = [*fixed, f"{RECIPE}average"]  # its weights are a mean already
         self.space = space_of(job.method, self.defaults, fixed)
         if not self.space:
             raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")

@@ -55,7 +55,7 @@ class Images:
 def read_images(file: Path, entry: Entry, points: int) -> Images:
     """The images of a run, or an OpenDGError that says why there are none to show.
 
-    Scores are those of the record that need no fitting: what was fitted looked at images that a run does not keep.
+    Scores are those of the record that need no fitting: they come from the outputs beside it alone.
     """
     predictions = _load(file, len(entry["known"]))
     names = [name for name in entry["scores"] if name in SCORES and not SCORES[name].fitted]
