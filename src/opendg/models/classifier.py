@@ -117,6 +117,7 @@ class Classifier(nn.Module):
 
 def compiled(work: Callable[..., Result]) -> Callable[..., Result]:
     """`work` through torch.compile, for tensors of fixed shapes; small kernels that wait for nothing run as one."""
+    torch._dynamo.config.cache_size_limit = 64  # variants of one function: a process may train methods of many kinds
     return torch.compile(work, dynamic=False, options={"combo_kernels": True})
 
 
