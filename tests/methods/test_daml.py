@@ -137,7 +137,9 @@ def test_the_ensemble_is_the_mean_of_softmaxes(ova: bool) -> None:
 def test_networks_start_from_one_backbone_with_heads_of_their_own() -> None:
     backbone = small_backbone(batchnorm=True)
     start = copy.deepcopy(backbone.state_dict())
+    backbone.start = "0123abcd"
     classifier = DAML().build(backbone, 4, 3)
+    assert classifier.backbone.start == "0123abcd"  # the record of a run says so
     for net in classifier.backbone.net:
         for name, tensor in net.state_dict().items():
             assert torch.equal(tensor, start[name])

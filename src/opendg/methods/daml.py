@@ -54,6 +54,7 @@ class Experts(Backbone):
     def __init__(self, backbone: Backbone, count: int) -> None:
         nets = nn.ModuleList([backbone, *(copy.deepcopy(backbone) for _ in range(count - 1))])
         super().__init__(backbone.name, nets, count * backbone.width, backbone.input, stages={})
+        self.start = backbone.start
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.cat([net(images) for net in self.net.children()], dim=1)
