@@ -174,7 +174,9 @@ def test_branches_start_as_copies_behind_the_last_stage_but_one() -> None:
 def test_real_backbones_are_forked(name: str) -> None:
     backbone = build_backbone(name)
     last = sum(p.numel() for p in backbone.get_submodule(backbone.stages["4"]).parameters())
+    backbone.start = "0123abcd"
     classifier = EBiLHaDS().build(backbone, 6, 3)
+    assert classifier.backbone.start == "0123abcd"  # the record of a run says so
     assert sum(p.numel() for p in classifier.backbone.second.parameters()) == last
     images = torch.randn(2, 3, *backbone.input.size)
     classifier.eval()

@@ -65,6 +65,7 @@ class Branches(Backbone):
         channels(backbone)  # refuses stages without maps
         stages = {name: f"net.{path}" for name, path in backbone.stages.items()}
         super().__init__(backbone.name, backbone, 2 * backbone.width, backbone.input, stages)
+        self.start = backbone.start
         self.fork = list(backbone.stages)[-2]
         self.second = copy.deepcopy(behind(backbone, self.fork))
         self.dropout = nn.Dropout(dropout)
