@@ -96,6 +96,15 @@ def test_mask_is_the_largest_of_the_draws() -> None:
     assert torch.autograd.grad(found.sum(), network.masker[1].weight)[0].abs().sum() > 0
 
 
+def test_the_masker_drops_out_before_its_first_two_layers_alone() -> None:
+    network = CIRL().build(build_backbone("convnet"), 4, 3)
+    kinds = [type(layer) for layer in network.masker]
+    hidden = [nn.Dropout, nn.Linear, nn.BatchNorm1d, nn.ReLU]
+    assert kinds == [*hidden, *hidden, nn.Linear, nn.BatchNorm1d]
+    assert [layer.out_features for layer in network.masker if isinstance(layer, nn.Linear)] == [1024, 1024, 256]
+    assert not network.masker[-1].affine
+
+
 def test_six_tenths_of_the_dimensions_are_drawn() -> None:
     network = CIRL().build(build_backbone("convnet"), 4, 3)
     state = some_state(network, 0.5)

@@ -11,7 +11,8 @@ Fourier phase of x and the amplitude (1 - l) |F x| + l |F x'|, x' a random image
 
 w rises as 5 exp(-5 (1 - t)^2) over the first tenth of the run; in the first 12 % both masks are all ones (the authors'
 5 and 6 epochs of 50). In evaluation h1 reads the whole feature.
-Masker: d - 4d - 4d - d, dropout 0.5 before and BatchNorm after each layer (the last without scale and shift), ReLU.
+Masker: d - 4d - 4d - d, dropout 0.5 before the first two layers, BatchNorm after each (the last without scale and
+shift), ReLU.
 
 Needs the pooled feature. Images are brought back to [0, 1] for the mixing and cut to it after. Cost: twice ERM, for
 twice as many images go through the network; the masker and its draws are small beside a ResNet.
@@ -49,7 +50,7 @@ class MaskingClassifier(Classifier):
         self.masker = nn.Sequential(
             nn.Dropout(), nn.Linear(width, wide), nn.BatchNorm1d(wide), nn.ReLU(),
             nn.Dropout(), nn.Linear(wide, wide), nn.BatchNorm1d(wide), nn.ReLU(),
-            nn.Dropout(), nn.Linear(wide, width), nn.BatchNorm1d(width, affine=False),
+            nn.Linear(wide, width), nn.BatchNorm1d(width, affine=False),
         )  # fmt: skip
 
     def halves(self, features: Tensor, first: Tensor, second: Tensor) -> tuple[Outputs, Outputs]:
