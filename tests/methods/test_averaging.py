@@ -58,5 +58,16 @@ def test_new_statistics_are_those_of_the_images_whatever_their_order() -> None:
     assert classifier.training
 
 
+def test_new_statistics_of_a_compiled_network_come_from_plain_passes() -> None:
+    def compiled(images: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("a pass of another size would be compiled anew")
+
+    classifier = small_classifier(ERM(), batchnorm=True)
+    classifier.fused = compiled
+    renew_batchnorm(classifier, Images(torch.randn(40, 3, 8, 8, dtype=torch.float64)))
+    assert int(classifier.backbone.net[0][1].num_batches_tracked) == 1
+    assert classifier.fused is compiled
+
+
 def test_without_batchnorm_no_image_is_asked_for() -> None:
     renew_batchnorm(small_classifier(ERM()), Images(torch.empty(0)))

@@ -42,13 +42,16 @@ def renew_batchnorm(classifier: Classifier, survey: Survey, batch: int = 128) ->
     """New running statistics of BatchNorm, from a thousand or two of the training images in mixed batches.
 
     The survey gives the images domain by domain and class by class; a batch of one kind would tell BatchNorm nothing of
-    the differences between kinds, so they are thinned out evenly, shuffled, and only then shown.
+    the differences between kinds, so they are thinned out evenly, shuffled, and only then shown. The few passes are not
+    compiled: their batches have other sizes, and a mean of statistics breaks a compiled network at every BatchNorm.
     """
     if not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in classifier.modules()):
         return
     chosen = spread(survey)
     order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).to(chosen.device)
+    fused, classifier.fused = classifier.fused, None
     update_bn(chosen[order].split(batch), classifier)
+    classifier.fused = fused
 
 
 def spread(survey: Survey) -> Tensor:
