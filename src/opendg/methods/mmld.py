@@ -14,8 +14,8 @@ D: d - 1024 - 1024 - clusters, ReLU, dropout 0.5.
 Needs maps after stages 1 and 2 (the first two blocks of the ConvNet). The first clusters come from the weights that the
 run starts with. Cost: that of ERM, and every `interval` iterations a forward pass over the source images in evaluation
 mode with PCA and K-means on the host.
-Deviations: the authors cluster once an epoch (30 times in a run), on the augmented images of that epoch; ours are not
-augmented. Nesterov momentum is left out.
+Deviations: the authors cluster once an epoch (30 times in a run), and the source images kept for validation with the
+others. Nesterov momentum is left out.
 """
 
 from __future__ import annotations
