@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from opendg.methods.arpl import ARPL
+from opendg.methods.arpl import ARPL, ReciprocalHead
 from opendg.predictions import Predictions
 from opendg.runs.scores import linear_head
 from opendg.scores.registry import make_score
+from opendg.training.optim import make_optimizer
 from small import small_classifier, small_state
 from tests.methods.beside_erm import domain_episode, gradients_of
 
@@ -61,6 +62,22 @@ def test_the_radius_term_changes_the_gradient_and_weight_0_takes_it_away() -> No
     ):
         if gradient is not None:
             torch.testing.assert_close(found[0.0][name], gradient)
+
+
+def test_under_the_common_recipe_the_radius_comes_to_hold_the_images() -> None:
+    """Features as long as a pretrained ResNet-18 gives them, ||f||^2 = 1.8 d; they stand still, only R moves."""
+    method = ARPL()
+    head, labels = ReciprocalHead(512, 6, 1.0, ova=False), torch.arange(48) % 6
+    features = 1.8**0.5 * torch.randn(48, 512, generator=torch.Generator().manual_seed(0))
+    optimizer = make_optimizer("sgd", {"head.radius": head.radius}, 5e-4, method.rates(small_classifier(method)))
+    outside = []
+    for _ in range(1000):  # half of a short run
+        excess = head.excess(features, labels)
+        outside.append(float((excess > 0).float().mean()))
+        (slope,) = torch.autograd.grad(method.config.weight * excess.sum() / 8, head.radius)
+        optimizer.apply({"head.radius": slope}, torch.tensor(1e-4))
+    assert outside[0] == 1
+    assert outside[-1] < 0.05
 
 
 def test_start_and_outputs() -> None:

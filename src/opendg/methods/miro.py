@@ -16,7 +16,7 @@ authors' Adam, which does not feel the scale of a gradient, has ten times the ne
 
 Needs maps (n, C, h, w) after the stages (stem and 1 to 4 of a ResNet) and weights that are worth staying close to:
 start from pretrained ones. The ConvNet has none and is refused. Off in evaluation.
-Cost: 1.3 times ERM, and the weights twice in memory. The copy is not saved: a resumed run makes it again.
+Cost: 1.7 times ERM, and the weights twice in memory. The copy is not saved: a resumed run makes it again.
 Deviations: lambda is 0.01, the authors' value for PACS and VLCS; set weight=0.1 for Office-Home, TerraIncognita and
 DomainNet. The authors freeze BatchNorm in the network too (`freeze_batchnorm=true`, part of `--recipe authors`), and
 on some datasets use dropout, which is left out.
