@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 
-from opendg.methods.averaging import ENOUGH, adopt, blank, fold, named, renew_batchnorm, spread
+from opendg.methods.averaging import adopt, blank, fold, named, renew_batchnorm
 from opendg.methods.erm import ERM
 from small import small_classifier
 from tests.methods.averaging_surveys import Images
@@ -32,27 +31,21 @@ def test_folding_one_by_one_gives_the_mean() -> None:
         torch.testing.assert_close(weight.detach(), torch.stack([s[name] for s in seen]).mean(0))
 
 
-@pytest.mark.parametrize("count", [1, 300, ENOUGH, 2 * ENOUGH, 3 * ENOUGH + 77, 9000])
-def test_spread_is_even(count: int) -> None:
-    found = spread(Images(torch.arange(count)))
-    assert len(found) == count if count <= 2 * ENOUGH else ENOUGH * 0.9 <= len(found) <= 2 * ENOUGH
-    gaps = found.diff()
-    assert count == 1 or int(gaps.max()) <= 2 * max(1, int(gaps.float().median()))
-    assert count - int(found[-1]) <= 2 * -(-count // len(found))
-
-
-def test_new_statistics_are_those_of_the_images_whatever_their_order() -> None:
-    """Images sorted by kind: statistics of batches of one kind would miss the difference between kinds."""
+def test_new_statistics_are_those_of_even_batches_however_many_images_a_domain_has() -> None:
+    """40 images of one domain and 360 of another, one after the other: both count alike, and in every batch."""
     classifier = small_classifier(ERM(), batchnorm=True)
-    images = torch.randn(512, 3, 8, 8, dtype=torch.float64)
-    images[256:] += 3
+    images = torch.randn(400, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    images[40:] += 3
     norm = classifier.backbone.net[0][1]
     maps = classifier.backbone.net[0][0](images).detach()
-    renew_batchnorm(classifier, Images(images))
-    torch.testing.assert_close(norm.running_mean, maps.mean((0, 2, 3)))
-    torch.testing.assert_close(norm.running_var, maps.var((0, 2, 3)), rtol=0.03, atol=0)
+    survey = Images(images, domains=[0] * 40 + [1] * 360)
+    renew_batchnorm(classifier, survey)
+    means = torch.stack([maps[:40].mean((0, 2, 3)), maps[40:].mean((0, 2, 3))])
+    within = (maps[:40].var((0, 2, 3)) + maps[40:].var((0, 2, 3))) / 2
+    torch.testing.assert_close(norm.running_mean, means.mean(0), rtol=0, atol=0.02)
+    torch.testing.assert_close(norm.running_var, within + means.diff(dim=0)[0].square() / 4, rtol=0.03, atol=0)
     again = copy.deepcopy(norm.running_var)
-    renew_batchnorm(classifier, Images(images))
+    renew_batchnorm(classifier, survey)
     assert torch.equal(norm.running_var, again)
     assert norm.momentum == 0.1
     assert classifier.training
@@ -65,7 +58,7 @@ def test_new_statistics_of_a_compiled_network_come_from_plain_passes() -> None:
     classifier = small_classifier(ERM(), batchnorm=True)
     classifier.fused = compiled
     renew_batchnorm(classifier, Images(torch.randn(40, 3, 8, 8, dtype=torch.float64)))
-    assert int(classifier.backbone.net[0][1].num_batches_tracked) == 1
+    assert int(classifier.backbone.net[0][1].num_batches_tracked) == 16
     assert classifier.fused is compiled
 
 

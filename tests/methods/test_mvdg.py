@@ -156,7 +156,7 @@ def test_batchnorm_is_estimated_anew_at_the_end(tmp_path: Path) -> None:
     method.finish(survey, classifier, state)
     with torch.no_grad():
         maps = classifier.backbone.net[0][0](torch.cat(list(survey.images())))
-    torch.testing.assert_close(norm.running_mean, maps.mean(dim=(0, 2, 3)))
+    torch.testing.assert_close(norm.running_mean, maps.mean(dim=(0, 2, 3)), rtol=0, atol=0.02)  # of images drawn
     assert classifier.training
 
 

@@ -134,7 +134,7 @@ def test_finished_weights_are_the_mean_of_the_last_fifth() -> None:
         path.append(classifier.head.linear.weight.detach().clone())
         state.step += 1
     assert float(state.own["averaged"]) == 2
-    images = torch.randn(64, 3, 8, 8, dtype=torch.float64)
+    images = torch.randn(96, 3, 8, 8, dtype=torch.float64)  # as many as are drawn at a time: each comes once
     method.finish(Images(images), classifier, state)
     torch.testing.assert_close(classifier.head.linear.weight.detach(), torch.stack(path[8:]).mean(0))
     norm, maps = classifier.backbone.net[0][1], classifier.backbone.net[0][0](images)

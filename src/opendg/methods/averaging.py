@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
+from opendg.episodes import Task
 from opendg.methods.base import Survey
 from opendg.models.classifier import Classifier, Weights
-
-ENOUGH = 1024  # images for new statistics
 
 
 def blank(classifier: Classifier, part: str) -> Weights:
@@ -38,28 +38,18 @@ def adopt(classifier: Classifier, mean: Weights) -> None:
         weight.copy_(mean[name])
 
 
-def renew_batchnorm(classifier: Classifier, survey: Survey, batch: int = 128) -> None:
-    """New running statistics of BatchNorm, from a thousand or two of the training images in mixed batches.
+def renew_batchnorm(classifier: Classifier, survey: Survey, batches: int = 16, size: int = 96) -> None:
+    """New running statistics of BatchNorm: the mean over batches of training images, not augmented, drawn as for ERM.
 
-    The survey gives the images domain by domain and class by class; a batch of one kind would tell BatchNorm nothing of
-    the differences between kinds, so they are thinned out evenly, shuffled, and only then shown. The few passes are not
-    compiled: their batches have other sizes, and a mean of statistics breaks a compiled network at every BatchNorm.
+    Domains and classes are even in each batch, as in those that the weights were trained with: in the order and numbers
+    of the files a batch would be of one kind, and the largest domain (with target photo half of PACS is sketch) would
+    decide. The few passes are not compiled: their batches have other sizes, and a mean of statistics breaks a compiled
+    network at every BatchNorm.
     """
     if not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in classifier.modules()):
         return
-    chosen = spread(survey)
-    order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0)).to(chosen.device)
+    pool, random = survey.pool, np.random.default_rng(0)
+    everything = Task(tuple(range(pool.domains)), tuple(range(pool.classes)), size)
     fused, classifier.fused = classifier.fused, None
-    update_bn(chosen[order].split(batch), classifier)
+    update_bn((survey.draw(everything, random)[0] for _ in range(batches)), classifier)
     classifier.fused = fused
-
-
-def spread(survey: Survey) -> Tensor:
-    """Between ENOUGH and twice as many training images, evenly spread over their order; all where there are fewer."""
-    kept: list[Tensor] = []
-    stride = 1
-    for images in survey.images():
-        kept.append(images[::stride].clone())
-        if sum(map(len, kept)) > 2 * ENOUGH:
-            kept, stride = [part[::2].clone() for part in kept], 2 * stride
-    return torch.cat(kept)

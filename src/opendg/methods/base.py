@@ -30,13 +30,15 @@ class State:
     """What a step may know beside weights and images. All of it lies on the device and is checkpointed."""
 
     step: Tensor  # int64, counts from 0
-    fraction: Tensor  # float32, step / iterations
+    fraction: Tensor  # float64, step / iterations
     random: torch.Generator  # for what a method draws inside its step
     own: Weights  # the method's own tensors: memory banks, masks, moments
 
 
 class Survey(Protocol):
     """The source images as a method may see them between iterations, not augmented. Never the target's."""
+
+    pool: Pool  # the training images by source domain and class: what there is to draw
 
     def train(self) -> Predictions:
         """What the network, in evaluation mode, says of the training images, in the order of `Episode.positions`."""
