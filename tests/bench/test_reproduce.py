@@ -21,6 +21,7 @@ from opendg.bench.tables import measured_rows
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.evaluation.metrics import h_score
+from opendg.methods.registry import list_methods
 from opendg.predictions import Predictions
 from tests.bench.parts import Inline, signs
 from tests.tiny import CLASSES
@@ -206,8 +207,15 @@ def test_an_unfinished_plan_and_an_unknown_kind_are_sentences(finished: Finished
 
 def test_every_table_and_figure_of_the_paper_has_a_plan() -> None:
     figures_too = {"thresholds", "tsne", "openness", "openness-pacs", "openness-digits", "oscr", "confusion"}
-    assert set(list_plans()) == {*TABLES, "rotating-unknown"} | figures_too
+    beyond = {"rotating-unknown", "methods-pacs", "methods-digits"}
+    assert set(list_plans()) == {*TABLES} | beyond | figures_too
     assert all(load_plan(name).title for name in list_plans())
+
+
+def test_plans_of_every_method_have_every_method() -> None:
+    pacs, digits = ({line.method for line in load_plan(f"methods-{name}").methods} for name in ("pacs", "digits"))
+    assert pacs == set(list_methods())
+    assert pacs - digits == {"miro", "dson"}  # which refuse the ConvNet
 
 
 def test_plans_are_listed() -> None:
