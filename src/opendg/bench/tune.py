@@ -43,7 +43,7 @@ Report = Callable[[int, int, dict[str, float]], None]  # iterations done, of how
 def tune(
     method: str, data: str, target: str | Sequence[str], *, trials: int = 8, iterations: int = 1000,
     folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
-    out: str | Path | None = None, device: str = "auto", lanes: int = 2, report: Report | None = None, **asked: Any,
+    out: str | Path | None = None, device: str = "auto", lanes: int = 1, report: Report | None = None, **asked: Any,
 ) -> Search:  # fmt: skip
     """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
 

@@ -61,7 +61,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Of the settings tried, the folds and the trainings.")] = 0,
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    lanes: Annotated[int, typer.Option(help="How many folds train at once on the GPU.")] = 2,
+    lanes: Annotated[int, typer.Option(help="How many folds train at once on the GPU.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="The search's folder (runs/tune/DATA-METHOD); --combine: a file.")
     ] = None,

@@ -29,7 +29,7 @@ class Lane(NamedTuple):
 
 
 def train_many(
-    method: str, data: str, targets: list[str], seeds: list[int], *, folder: Path, lanes: int = 2,
+    method: str, data: str, targets: list[str], seeds: list[int], *, folder: Path, lanes: int = 1,
     report: Report | None = None, finished: Callable[[Run], None] | None = None, **asked: Any,
 ) -> list[Run]:  # fmt: skip
     """A run for every target and seed, in `folder`/TARGET-SEED, `lanes` of them at once on a GPU, one on the CPU.
