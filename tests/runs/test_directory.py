@@ -109,7 +109,7 @@ def test_a_run_is_held_by_one_at_a_time_and_a_dead_process_holds_nothing(tmp_pat
         with Run.shadow(run.path, run.config, run.manifest).hold():  # of the same training
             pass
     hold = "import sys; from pathlib import Path; from opendg.runs.lock import held\n"
-    hold += "with held(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    hold += "with held(Path(sys.argv[1]), 'busy'): print('held', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", hold, str(run.path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other_process:
         assert other_process.stdout is not None

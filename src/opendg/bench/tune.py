@@ -24,6 +24,7 @@ from opendg.errors import OpenDGError, unknown_name
 from opendg.evaluation.evaluate import evaluate
 from opendg.runs.directory import Run
 from opendg.runs.files import write_json
+from opendg.runs.lock import held
 from opendg.runs.restore import choose_weights
 from opendg.scores.registry import SCORES
 from opendg.seeds import derive
@@ -117,21 +118,16 @@ class Tuner:
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
-        from filelock import FileLock, Timeout
-
         self.runs = count * len(self.folds)
         self._begin()
-        try:
-            with FileLock(self.folder / ".lock", timeout=0):
-                self.trials = Search.open(self.folder).trials
-                progress = Progress(report, count * len(self.folds), self.job.recipe.iterations)
-                for number in range(count):
-                    progress.next(number * len(self.folds))
-                    if number >= len(self.trials):
-                        self._add(self._trial(number, self._propose(number, count), progress))
-                shutil.rmtree(self.folder / "runs", ignore_errors=True)
-        except Timeout as error:
-            raise OpenDGError(f"Another process is tuning in {str(self.folder)!r}: choose another --out.") from error
+        with held(self.folder, f"Another process is tuning in {str(self.folder)!r}: choose another --out."):
+            self.trials = Search.open(self.folder).trials
+            progress = Progress(report, count * len(self.folds), self.job.recipe.iterations)
+            for number in range(count):
+                progress.next(number * len(self.folds))
+                if number >= len(self.trials):
+                    self._add(self._trial(number, self._propose(number, count), progress))
+            shutil.rmtree(self.folder / "runs", ignore_errors=True)
         search = Search(self.folder, self.facts, self.trials)
         self._write_best(search)
         return search

@@ -89,7 +89,10 @@ class Run:
 
     def hold(self) -> AbstractContextManager[None]:
         """For as long as this process trains it: no other one may."""
-        return held(self.path)
+        return held(
+            self.path,
+            f"Another process is training {str(self.path)!r}: let it finish, or end it before you resume the run here.",
+        )
 
     @property
     def identity(self) -> str:

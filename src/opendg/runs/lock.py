@@ -1,4 +1,4 @@
-"""One process trains a run: a lock that ends with the process that holds it, however that ends."""
+"""One process works in a folder: a lock that ends with the process that holds it, however that ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(run: Path) -> Iterator[None]:
-    """Hold the run for the block, or say that another process does."""
-    lock = FileLock(run / LOCK, timeout=0, thread_local=False)  # iterations may go on in another thread
+def held(folder: Path, refusal: str) -> Iterator[None]:
+    """Hold the folder for the block, or refuse in these words when another process does."""
+    lock = FileLock(folder / LOCK, timeout=0, thread_local=False)  # iterations may go on in another thread
     try:
         lock.acquire()
     except Timeout as error:
-        raise OpenDGError(
-            f"Another process is training {str(run)!r}: let it finish, or end it before you resume the run here."
-        ) from error
+        raise OpenDGError(refusal) from error
     except OSError as error:
-        raise disk_error(error, run / LOCK) from error
+        raise disk_error(error, folder / LOCK) from error
     try:
         yield
     finally:

@@ -47,7 +47,9 @@ class Loop:
             random=random,
             own=method.state(classifier, feed.pool),
         )
-        self.averaged = {name: value.detach().clone() for name, value in self._averages()} if recipe.average else {}
+        self.averaged = (
+            {name: value.detach().clone() for name, value in self._moving().items()} if recipe.average else {}
+        )
         self.sums: Weights = {}  # of the losses since they were last asked for
         shown = classifier.backbone.input
         self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
@@ -77,7 +79,7 @@ class Loop:
             self.update(update.gradients, lr)
             self._note(update.losses)
         if self.averaged:
-            self.average(list(self.averaged.values()), self._moving(), self.state.step, self.recipe.average)
+            self.average(self.averaged, self._moving(), self.state.step, self.recipe.average)
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
@@ -149,11 +151,9 @@ class Loop:
         tensors = {**self.weights, **self.buffers, **(self.averaged if averaged else {})}
         return {name: tensors[name] for name in self.classifier.state_dict()}
 
-    def _averages(self) -> list[tuple[str, Tensor]]:
-        return [(n, t) for n, t in {**self.weights, **self.buffers}.items() if t.is_floating_point()]
-
-    def _moving(self) -> list[Tensor]:
-        return [tensor for _, tensor in self._averages()]
+    def _moving(self) -> Weights:
+        """What is averaged: all numbers that training moves, BatchNorm's buffers included."""
+        return {name: tensor for name, tensor in {**self.weights, **self.buffers}.items() if tensor.is_floating_point()}
 
     @torch.no_grad()
     def _note(self, losses: Weights) -> None:
@@ -165,9 +165,10 @@ class Loop:
 
 
 @torch.no_grad()
-def move_average(averaged: list[Tensor], values: list[Tensor], step: Tensor, decay: float) -> None:
+def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float) -> None:
     """w~ <- d w~ + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), t = step + 1."""
     t = step + 1
     d = torch.clamp((1 + t) / (10 + t), max=decay).float()
-    torch._foreach_mul_(averaged, d)
-    torch._foreach_add_(averaged, torch._foreach_mul(values, 1 - d))
+    old, new = list(averaged.values()), [values[name] for name in averaged]
+    torch._foreach_mul_(old, d)
+    torch._foreach_add_(old, torch._foreach_mul(new, 1 - d))
