@@ -72,7 +72,7 @@ def command(
     seeds: Annotated[
         Text, typer.Option(help="A run for each seed, e.g. 0,1,2 (with --each-target or --target).")
     ] = None,
-    lanes: Annotated[int, typer.Option(help="How many of several runs train at once on the GPU.")] = 1,
+    lanes: Annotated[int, typer.Option(help="How many of several runs train at once on a GPU that has the room.")] = 2,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each run when it is finished.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 500,
     track: Annotated[

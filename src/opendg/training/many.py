@@ -29,7 +29,7 @@ class Lane(NamedTuple):
 
 
 def train_many(
-    method: str, data: str, targets: list[str], seeds: list[int], *, folder: Path, lanes: int = 1,
+    method: str, data: str, targets: list[str], seeds: list[int], *, folder: Path, lanes: int = 2,
     report: Report | None = None, finished: Callable[[Run], None] | None = None, **asked: Any,
 ) -> list[Run]:  # fmt: skip
     """A run for every target and seed, in `folder`/TARGET-SEED, `lanes` of them at once on a GPU, one on the CPU.
@@ -55,13 +55,16 @@ def train_many(
 
 
 def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> Iterator[Run]:
-    """Runs as they finish: `lanes` of them at once on a GPU, one on the CPU. Each is started when there is room."""
+    """Runs as they finish: up to `lanes` at once on a GPU that has the room, one on the CPU.
+
+    A further one is started once those before it have made a step, so that what they take of the memory is seen.
+    """
     cuda = device != "cpu" and torch.cuda.is_available()
     waiting = iter(starts)
     active: list[Lane] = []
     while True:
-        for begin in islice(waiting, (lanes if cuda else 1) - len(active)):
-            active.append(Lane(*begin(), torch.cuda.Stream() if cuda else None))
+        if not active or (cuda and len(active) < lanes and room()):
+            active += [Lane(*begin(), torch.cuda.Stream() if cuda else None) for begin in islice(waiting, 1)]
         if not active:
             return
         for lane in list(active):
@@ -70,6 +73,12 @@ def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> I
                     continue
             active.remove(lane)
             yield lane.run
+
+
+def room() -> bool:
+    """Whether two thirds of the GPU's memory are free: each lane takes as much as the first."""
+    free, total = torch.cuda.mem_get_info()
+    return 3 * free >= 2 * total
 
 
 class _Together:

@@ -23,6 +23,7 @@ from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.scores import fit_scores
+from opendg.runs.writer import Writer
 from opendg.seeds import derive
 from opendg.training.feed import Feed
 from opendg.training.job import Job, plan
@@ -145,29 +146,39 @@ def iterate(
         loop.method.every(survey, classifier, loop.state)
     loop.method.recall(loop.state)
     with Tracker(run, run.config.get("track", "none") if fabric.is_global_zero else "none", begin) as tracker:
-        for step in range(begin, job.recipe.iterations):
+        yield from steps(run, loop, selection, survey, tracker, fabric, begin, report)
+        loop.feed.close()
+        tracker.show({"finished/accuracy": finish(run, loop, selection, survey)}, job.recipe.iterations)
+    fabric.barrier()
+
+
+def steps(
+    run: Run, loop: Loop, selection: Selection, survey: SourceSurvey, tracker: Tracker, fabric: Fabric, begin: int,
+    report: Report | None,
+) -> Iterator[int]:  # fmt: skip
+    """The iterations from `begin` on: what is logged, measured and kept between them."""
+    iterations = loop.recipe.iterations
+    with Writer(run) as writer:
+        for step in range(begin, iterations):
             loop.feed.prepare(step)
             loop.run()
             done = step + 1
-            if done % LOG_EVERY == 0 or done == job.recipe.iterations:
+            if done % LOG_EVERY == 0 or done == iterations:
                 losses = summed(fabric, loop.losses(done - step // LOG_EVERY * LOG_EVERY))
                 tracker.log({"step": done, "losses": losses, "lr": loop.rate(step)})
                 if report:
-                    report(done, job.recipe.iterations, losses)
+                    report(done, iterations, losses)
             if loop.method.interval and done % loop.method.interval == 0:
-                loop.method.every(survey, classifier, loop.state)
+                loop.method.every(survey, loop.classifier, loop.state)
                 loop.method.recall(loop.state)
             if selection.due(done):
                 accuracy = float(survey.val().correct.mean())
                 tracker.log({"step": done, "val": {"accuracy": accuracy}})
                 selection.offer(done, accuracy, loop.finished_weights())
-            if done % run.config["checkpoint_every"] == 0 and done < job.recipe.iterations:
+            if done % run.config["checkpoint_every"] == 0 and done < iterations:
                 tensors, facts = selection.save()
-                run.checkpoint(done, loop.save() | whole_sums(fabric, loop) | tensors, facts)
+                writer.checkpoint(done, loop.save() | whole_sums(fabric, loop) | tensors, facts)
             yield done
-        loop.feed.close()
-        tracker.show({"finished/accuracy": finish(run, loop, selection, survey)}, job.recipe.iterations)
-    fabric.barrier()
 
 
 def summed(fabric: Fabric, losses: dict[str, float]) -> dict[str, float]:
