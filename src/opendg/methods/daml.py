@@ -18,7 +18,8 @@ Inference: p = the mean of the networks' softmaxes; argmax and max of it. The lo
 networks' energies, so that softmax(logits) = p and the energy score keeps a meaning; features are the networks' side by
 side; one-vs-all logits, with `ova`, their mean.
 
-Needs from the backbone: pooled features; S copies of it are made. Cost: S times ERM, for each network sees all images.
+Needs from the backbone: pooled features; S copies of it are made. Cost: S times ERM, for each network sees all images,
+and somewhat more, for a pass has half of them and the networks, which wait for nothing of each other, run one by one.
 
 Deviations: any number of sources, where the code has three; 3 B images on each side, shared evenly by the domains, go
 through each network as one batch, where the code passes domain by domain; with `ova` the one-vs-all loss stands beside
