@@ -43,7 +43,7 @@ class SyntheticStore:
 def synthetic_loop(
     method: str, backbone: str, device: str, *, settings: dict[str, Any] | None = None, batch: int = 8,
     images: int = 6000, classes: int = 6, domains: int = 3, side: int = 227, iterations: int = 4000,
-    augment: str = "photo", resident: bool = True, **recipe: Any,
+    augment: str = "photo", resident: bool = True, dtype: torch.dtype = torch.float32, **recipe: Any,
 ) -> Loop:  # fmt: skip
     """A loop as `opendg train` makes it, on random images that lie on the device."""
     made, place = make_method(method, settings), torch.device(device)
@@ -53,7 +53,7 @@ def synthetic_loop(
     pool = Pool(domain, label, domains, classes)
     shown = augmentation(augment)
     chosen = Recipe(batch=batch, iterations=iterations, augment=augment, **recipe)
-    classifier.place(place, chosen.precision)
+    classifier.to(dtype).place(place, chosen.precision)
     feed = Feed(
         made, pool, SyntheticStore(images, (side, side)), rows, label, domain, shown, batch, 0, place,  # type: ignore[arg-type]
         resident=resident,
