@@ -172,9 +172,17 @@ def test_openmax_by_a_loop() -> None:
             outlier = weibull_min.cdf(np.linalg.norm(z - means[k]) - start + SHIFT, shape, scale=scale)
             weight = 1 - (top + 1 - rank) / top * outlier
             revised[k], unknown = z[k] * weight, unknown + z[k] * (1 - weight)
-        expected.append(1 - softmax(np.array([unknown, *revised]))[0])
+        expected.append(max(softmax(np.array([unknown, *revised]))[1:]))
     score = make_score("openmax", tail=tail, top=top).fit(SOURCE)
     np.testing.assert_allclose(score.value(score(IMAGES)), expected, rtol=1e-4)  # as far as SciPy's search goes
+
+
+def test_openmax_does_not_know_what_the_network_says_nothing_of() -> None:
+    """No logit: every output, the unknown one too, has the probability 1 / (K + 1)."""
+    score = make_score("openmax").fit(SOURCE)
+    nothing, usual = from_logits(np.zeros((1, CLASSES))), score(IMAGES)
+    assert score.value(score(nothing))[0] == pytest.approx(1 / (CLASSES + 1))
+    assert np.median(usual) > score(nothing)[0]
 
 
 def test_openmax_means_are_of_rightly_classified_images() -> None:

@@ -4,7 +4,7 @@ Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016, https://arxiv.org/
 it, Weibull tails F_k of the distances of source images to their class mean mu_k in logit space revise the logits:
 
     z'_k = z_k w_k,    z'_0 = sum_k z_k (1 - w_k),    w_k = 1 - omega_k F_k(||z - mu_k||),
-    confidence = 1 - softmax(z'_0, z'_1 .. z'_K)_0
+    confidence = max_{k >= 1} P_k,    P = softmax(z'_0, z'_1 .. z'_K)
 
 omega_k falls with the rank of class k among the logits. `opendg.scores.openmax` has the whole formula and how it
 differs from public codes; the run keeps the tails. Any other run can be read with it too (`--score openmax`).

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from opendg.errors import OpenDGError
 from opendg.scores.base import Arrays, Floats, Head, Score
-from opendg.scores.numeric import doubles, log_sum_exp, sigmoid
+from opendg.scores.numeric import doubles, log_sum_exp, sigmoid, without
 
 if TYPE_CHECKING:
     from opendg.predictions import Predictions
@@ -20,7 +20,7 @@ SHIFT = 10_000.0  # libMR moves the smallest distance of a tail here before it f
 
 @dataclass
 class OpenMax(Score):
-    """1 - P_0, P_0 the probability of the "unknown" output of OpenMax (Bendale & Boult, CVPR 2016).
+    """max_{k >= 1} P_k, the largest probability of a known class beside an "unknown" one (Bendale & Boult, CVPR 2016).
 
     For each class: mu_k, the mean logits of its rightly classified source images, and a Weibull F_k fitted to the
     `tail` largest of their distances to mu_k. With r_k the rank of class k by logit (1 = top) and a = min(`top`, K):
@@ -28,9 +28,15 @@ class OpenMax(Score):
         w_k = 1 - max(0, (a + 1 - r_k) / a) F_k(||z - mu_k||),    z'_k = z_k w_k,    z'_0 = sum_k z_k (1 - w_k),
         P = softmax(z'_0, z'_1 .. z'_K).
 
-    Ranked by the log-odds log sum_{k >= 1} exp(z'_k) - z'_0; `value` is 1 - P_0. The predicted class stays argmax z.
+    The paper rejects where P_0 is the largest or the largest is below a threshold; above 1 / 2 both are a threshold on
+    max_{k >= 1} P_k. pytorch-ood takes 1 - P_0 instead, which is K / (K + 1) and more for images of which the network
+    says nothing (z = 0), so that they count as known.
+
+    Ranked by the log-odds of that probability; `value` is the probability. The predicted class stays argmax z.
     The distance is Euclid's: the authors' mixture with the cosine is scaled to AlexNet. A class without a rightly
     classified image uses all of its images. As in all public codes a negative logit grows when it is scaled down.
+    What to expect in a new domain: images of known classes lie outside the tails of the source too, and there the
+    larger the logit, the larger P_0.
     """
 
     tail: int = 20
@@ -39,7 +45,7 @@ class OpenMax(Score):
     name = "openmax"
     title = "OpenMax"
     paper = "Bendale and Boult, CVPR 2016, https://arxiv.org/abs/1511.06233"
-    idea = "one minus the probability of an unknown class made from Weibull tails of source distances"
+    idea = "largest probability of a known class beside an unknown one made from Weibull tails of source distances"
     needs = ("logits",)
     fitted = ("means", "weibull", "top")
 
@@ -65,7 +71,9 @@ class OpenMax(Score):
             * _rank_weights(logits, int(state["top"]))
             * tail_cdf(cdist(logits, state["means"]), state["weibull"])
         )
-        return np.asarray(log_sum_exp(logits - taken) - taken.sum(axis=1))
+        revised = np.column_stack([logits - taken, taken.sum(axis=1)])  # the unknown output last
+        known = revised[:, :-1].argmax(axis=1)
+        return np.asarray(revised[np.arange(len(revised)), known] - log_sum_exp(without(revised, known)))
 
     def value(self, scores: Floats) -> Floats:
         return sigmoid(scores)
