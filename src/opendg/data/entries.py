@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from opendg.data.class_names import DOMAINNET, OFFICE_HOME
 from opendg.data.index import TRAIN, VAL
@@ -206,6 +207,7 @@ def get(name: str) -> Dataset:
     raise unknown_name("dataset", name, names())
 
 
+@cache
 def plain(name: str) -> str:
     """The letters and digits of a name: "Real World", "Real_World" and "RealWorld" are one domain."""
     return re.sub(r"[\s_-]+", "", name.casefold())
