@@ -54,6 +54,27 @@ def test_train_answers_machines(opendg: Command, tree: Path, tmp_path: Path) -> 
     assert config["protocol"]["unknown"] == ["ring"]
 
 
+def test_many_runs_of_one_command_are_shown_together(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    asked = [word for word in flags(iterations=2) if word not in ("--target", "wood")]
+    words = ["--each-target", "ink,wood", "--seeds", "0,1", "--evaluate", "--out", tmp_path / "runs"]
+    said = opendg("train", "erm", "--data", tree, *asked, *words)
+    assert said.code == 0
+    assert "erm: 4 runs: 8/8" in said.err
+    runs = [tmp_path / "runs" / f"{target}-{seed}" for seed in (0, 1) for target in ("ink", "wood")]
+    assert said.out.startswith("".join(f"Run: {run}\n" for run in runs))
+    assert f"Next: opendg report {tmp_path / 'runs'}" in said.out
+    accuracies = [json.loads((run / "evaluation-selected.json").read_text())["acc"] for run in runs]
+    row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("mean"))
+    assert float(row[1]) == pytest.approx(100 * sum(accuracies) / 4, abs=0.01)
+
+
+def test_one_run_is_evaluated_at_once(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    said = opendg("train", "erm", "--data", tree, *flags(iterations=2), "--evaluate", "--out", tmp_path / "run")
+    assert said.code == 0
+    assert "H@oracle10" in said.out
+    assert (tmp_path / "run" / "evaluation-selected.json").exists()
+
+
 def record(opendg: Command, run: Path, *words: str) -> dict[str, Any]:
     said = opendg("evaluate", run, "--json", *words)
     assert said.code == 0

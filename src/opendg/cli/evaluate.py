@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -54,6 +55,29 @@ def show(record: dict[str, Any]) -> None:
         "H@source95 on source validation images, H@0.5 on nothing. Percent."
     )
     table(title, columns, rows, note)
+
+
+def show_all(records: list[dict[str, Any]]) -> None:
+    """The record of one run, or the accuracy and OSCR of several, with their mean."""
+    if len(records) == 1:
+        return show(records[0])
+    scores = list(records[0]["scores"])
+    values = [[record["acc"], *(record["scores"][score]["oscr"] for score in scores)] for record in records]
+    rows = [
+        [str(record["target"]), str(record["seed"]), *map(percent, row)]
+        for record, row in sorted(
+            zip(records, values, strict=True), key=lambda pair: (pair[0]["target"], pair[0]["seed"])
+        )
+    ]
+    rows.append(["mean", "", *(percent(fmean(column)) for column in zip(*values, strict=True))])
+    first = records[0]
+    note = (
+        f"Weights: {first['selection']}. OSCR asks for no threshold; `opendg evaluate RUN` shows H-scores too. Percent."
+    )
+    table(
+        f"{first['method']} on {first['dataset']}", ["target", "seed", "Acc", *(f"OSCR {name}" for name in scores)],
+        rows, note,
+    )  # fmt: skip
 
 
 def _cells(values: dict[str, Any]) -> list[str]:

@@ -90,7 +90,8 @@ def command(
 
     Example: opendg train medic --data pacs --root data --target sketch --weights imagenet
     """
-    done = _evaluator(device) if evaluate else None
+    records: list[dict[str, Any]] = []
+    done = _evaluator(device, records) if evaluate else None
     if resume is not None:
         from opendg.training.train import resume as resume_run
 
@@ -124,8 +125,13 @@ def command(
     if done and not (each_target or seeds):  # several runs are evaluated as they finish
         done(runs[0])
     told = "\n".join(f"Run: {run.path}" for run in runs)
+    next_ = f"report {runs[0].path.parent} --out report.html" if evaluate else f"evaluate {runs[0].path}"
     say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
-        f"{told}\nNext: opendg evaluate {runs[0].path}", json_)  # fmt: skip
+        f"{told}\nNext: opendg {next_}", json_)  # fmt: skip
+    if records and not json_:
+        from opendg.cli.evaluate import show_all
+
+        show_all(records)
 
 
 def _one(method: str, data: str, target: str, seed: int, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Run:
@@ -155,11 +161,12 @@ def _many(
         )
 
 
-def _evaluator(device: str) -> Callable[[Run], None]:
+def _evaluator(device: str, records: list[dict[str, Any]]) -> Callable[[Run], None]:
+    """What is done with a run that is finished: its record joins `records`."""
     from opendg.evaluation.evaluate import evaluate
 
     def done(run: Run) -> None:
-        evaluate(run.path, device=device)
+        records.append(evaluate(run.path, device=device))
 
     return done
 
