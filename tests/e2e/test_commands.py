@@ -61,8 +61,8 @@ def test_many_runs_of_one_command_are_shown_together(opendg: Command, tree: Path
     assert said.code == 0
     assert "erm: 4 runs: 8/8" in said.err
     runs = [tmp_path / "runs" / f"{target}-{seed}" for seed in (0, 1) for target in ("ink", "wood")]
-    assert said.out.startswith("".join(f"Run: {run}\n" for run in runs))
-    assert f"Next: opendg report {tmp_path / 'runs'}" in said.out
+    told = "".join(f"Run: {run}\n" for run in runs)
+    assert said.out.endswith(f"{told}Next: opendg report {tmp_path / 'runs'} --out report.html\n")
     accuracies = [json.loads((run / "evaluation-selected.json").read_text())["acc"] for run in runs]
     row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("mean"))
     assert float(row[1]) == pytest.approx(100 * sum(accuracies) / 4, abs=0.01)

@@ -124,14 +124,14 @@ def command(
             runs = [_one(method, data, str(target), seed, out, json_, asked)]
     if done and not (each_target or seeds):  # several runs are evaluated as they finish
         done(runs[0])
-    told = "\n".join(f"Run: {run.path}" for run in runs)
-    next_ = f"report {runs[0].path.parent} --out report.html" if evaluate else f"evaluate {runs[0].path}"
-    say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
-        f"{told}\nNext: opendg {next_}", json_)  # fmt: skip
     if records and not json_:
         from opendg.cli.evaluate import show_all
 
         show_all(records)
+    told = "\n".join(f"Run: {run.path}" for run in runs)
+    next_ = f"report {runs[0].path.parent} --out report.html" if evaluate else f"evaluate {runs[0].path}"
+    say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
+        f"{told}\nNext: opendg {next_}", json_)  # fmt: skip
 
 
 def _one(method: str, data: str, target: str, seed: int, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Run:
