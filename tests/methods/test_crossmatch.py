@@ -128,3 +128,13 @@ def test_without_the_one_vs_all_head_it_is_refused() -> None:
     assert make_method("crossmatch", {"ova": "true"}).config.ova
     with pytest.raises(OpenDGError, match="needs the one-vs-all head"):
         make_method("crossmatch", {"ova": "false"})
+
+
+def test_any_share_makes_an_image_of_a_small_batch() -> None:
+    """12 images: a share of 1 / 12 and one of 1 / 100 both make one image of each kind."""
+    found = []
+    for share in (1 / 12, 1 / 100):
+        method = CrossMatch(CrossMatch.Config(share=share))
+        found.append(gradients_of(method, pair(CrossMatch())[0], domain_episode()))
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], rtol=0, atol=0)

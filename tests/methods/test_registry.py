@@ -83,10 +83,10 @@ def carrier(name: str) -> str:
     return "test_resnet" if refusal(name) else "convnet"
 
 
-def refusal(name: str) -> str:
-    """What a method says to the ConvNet; nothing where it takes it."""
+def refusal(name: str, backbone: str = "convnet") -> str:
+    """What a method says to a backbone; nothing where it takes it."""
     try:
-        build(name, "convnet")
+        build(name, backbone)
     except OpenDGError as error:
         return str(error)
     return ""
@@ -104,10 +104,11 @@ def start(name: str, tree: Path, out: Path, sources: int = 3, **asked: Any) -> R
         "lr": 0.001,
         "augment": "none",
         "precision": "fp32",
+        "backbone": carrier(name),
     } | asked
     return train(
         name, str(tree), DOMAINS[-1], out=out, device="cpu", known=4, sources=list(DOMAINS[:sources]),
-        backbone=carrier(name), weights="none", chosen=dict(SHORT.get(name, {})), **options,
+        weights="none", chosen=dict(SHORT.get(name, {})), **options,
     )  # fmt: skip
 
 
@@ -159,6 +160,15 @@ def test_one_source_is_enough_or_refused(name: str, tree: Path, tmp_path: Path) 
         assert not (tmp_path / "run").exists()
     else:
         assert start(name, tree, tmp_path / "run", sources=1, iterations=2).finished
+
+
+@ALL
+def test_a_transformer_carries_it_or_is_refused(name: str, tree: Path, tmp_path: Path) -> None:
+    """Its blocks give rows of tokens, no maps of channels, and it has no BatchNorm."""
+    if said := refusal(name, "test_vit"):
+        assert said.endswith("such as resnet18.tv_in1k.")
+    else:
+        assert start(name, tree, tmp_path / "run", iterations=1, backbone="test_vit", batch=1).finished
 
 
 @ALL

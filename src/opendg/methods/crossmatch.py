@@ -54,7 +54,9 @@ class CrossMatch(Method):
     @dataclass(frozen=True)
     class Config(ERM.Config):
         ova: bool = True  # the method lives on the one-vs-all head
-        share: float = 1 / 12  # of the images: so many are made known-like, so many unknown-like; 0 is ERM, both heads
+        share: float = (
+            1 / 12
+        )  # of the images (at least one) is made known-like, as many unknown-like; 0 is ERM, both heads
         ascent: int = 5  # steps on the pixels
         reach: float = 1.0  # length of a step, over all normalised pixels of an image
         distance: float = 1.0  # g, what a change of the feature costs
@@ -68,9 +70,10 @@ class CrossMatch(Method):
                 raise ValueError(f"share is {self.share} (0 to 1) and ascent {self.ascent} (0 or more)")
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
-        weights, made = classifier.weights(), int(self.config.share * len(episode.labels))
+        weights, share = classifier.weights(), self.config.share
+        made = max(1, int(share * len(episode.labels))) if share else 0
         chosen = permutation(state, len(episode.labels))[:made]
-        images = self.ascend(classifier, episode.images[chosen], episode.labels[chosen])
+        images = self.ascend(classifier, episode.images[chosen], episode.labels[chosen]) if made else episode.images[:0]
         outputs = classifier.at(weights, torch.cat([episode.images, images]))
         known, unknown = split(outputs, len(episode.labels) + made)
         labelled = replace(episode, labels=torch.cat([episode.labels, episode.labels[chosen]]))

@@ -35,7 +35,7 @@ from opendg.methods.base import Authors, Method, State, Survey, Update, gradient
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
-from opendg.models.stages import looks, stage_module, style
+from opendg.models.stages import channels, looks, stage_module, style
 
 STAGES = ("1", "2")
 DIMENSIONS = 256
@@ -79,6 +79,7 @@ class MMLD(Method):
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         for stage in STAGES:
             stage_module(backbone, stage)
+        channels(backbone)  # refuses stages without maps
         return LatentDomainClassifier(backbone, classes, "dual" if self.config.ova else "closed", self.config.clusters)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
