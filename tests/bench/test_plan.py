@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from opendg.bench import check
 from opendg.bench.cells import Cell, run_name
-from opendg.bench.plan import list_plans, load_plan, parse_plan, place
+from opendg.bench.plan import Entry, Plan, Show, list_plans, load_plan, parse_plan, place
+from opendg.bench.reproduce import FIGURES, PAGES
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
@@ -102,6 +104,18 @@ def test_the_command_of_a_cell_trains_the_same_run(tree: Path, tmp_path: Path, m
         ("divisions = [{ seeds = 3 }]", "give known, unknown or both"),
         ('[show]\nkid = "table"', "did you mean 'kind'"),
         ("x =", "is not valid TOML"),
+        ("seeds = 0", r"seeds of the plan 'signs' is 0: a list of whole numbers"),
+        ("seeds = []", "a list of whole numbers"),
+        ("seeds = [true]", "a list of whole numbers"),
+        ('scores = "cls"', "a list of texts"),
+        ('scores = ["clss"]', "did you mean 'cls'"),
+        ("divisions = [{ known = 0.5 }]", "a number of classes or a list of names"),
+        ('divisions = [{ unknown = "ring" }]', "a list of texts"),
+        ('show = "table"', "a table"),
+        ('[show]\nkind = "tabel"', "did you mean 'table'"),
+        ('[show]\nmetrics = ["osrc"]', "did you mean 'oscr'"),
+        ('[show]\npublished = "pacs"', "did you mean 'closed-pacs'"),
+        ('[show]\nscore = "enrgy"', "did you mean 'energy'"),
     ],
 )
 def test_a_wrong_plan_is_a_sentence(tree: Path, change: str, sentence: str) -> None:
@@ -115,6 +129,13 @@ def test_a_wrong_plan_is_a_sentence(tree: Path, change: str, sentence: str) -> N
         ('[{ methd = "erm" }]', "did you mean 'method'"),
         ('[{ label = "ERM" }]', "has no method"),
         ('[{ method = "erm", recipe = { iteration = 3 } }]', "did you mean 'iterations'"),
+        ('[{ method = "erm", recipe = { iterations = "many" } }]', "iterations of .* is 'many': int was expected"),
+        ('[{ method = "erm", recipe = { iterations = true } }]', "int was expected"),
+        ('[{ method = "medic", vary = { alpha = 0.1 } }]', "a table of lists"),
+        ('[{ method = "erm", scores = ["clss"] }]', "did you mean 'cls'"),
+        ('[{ method = "medik" }]', "did you mean 'medic'"),
+        ('["erm"]', "a list of tables"),
+        ('"erm"', "a list of tables"),
         ("[]", "does not say methods"),
     ],
 )
@@ -166,11 +187,15 @@ def test_a_config_of_tune_is_laid_over_its_method(tree: Path, tmp_path: Path) ->
     assert (erm.settings, erm.recipe) == ({}, {"iterations": 3})
 
 
-def test_every_shipped_plan_can_be_placed_without_data() -> None:
-    from opendg.bench.reproduce import present_methods
+def test_all_that_a_plan_can_hold_is_checked() -> None:
+    for kind, kinds in ((Plan, check.PLAN), (Entry, check.ENTRY), (Show, check.SHOW)):
+        assert {f.name for f in fields(kind)} - {"name"} == set(kinds)
+    assert set(check.PRODUCTS) == {*PAGES, *FIGURES}
 
+
+def test_every_shipped_plan_can_be_placed_without_data() -> None:
     for name in list_plans():
-        plan, _ = present_methods(load_plan(name))
+        plan = load_plan(name)
         placed = place(plan.override(seeds=[0], targets=None).cells()[:: len(plan.divisions) or 1])
         assert all(isinstance(job, Job) for _, job in placed.values())
     rotating = load_plan("rotating-unknown").override(methods=["erm"], targets=("photo",))
@@ -182,3 +207,9 @@ def test_a_shipped_plan_by_a_wrong_name_and_a_file_that_is_not_there() -> None:
         load_plan("digits")
     with pytest.raises(OpenDGError, match="There is no plan file 'mine.toml'"):
         load_plan("mine.toml")
+
+
+def test_a_plan_in_another_encoding_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes('title = "Zürich"'.encode("latin-1"))
+    with pytest.raises(OpenDGError, match="give a TOML file in UTF-8"):
+        load_plan(str(tmp_path / "mine.toml"))

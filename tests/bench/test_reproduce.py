@@ -16,7 +16,7 @@ from opendg.bench import figures
 from opendg.bench.plan import Plan, Show, list_plans, load_plan, parse_plan
 from opendg.bench.published import TABLES
 from opendg.bench.records import load_records, take_weights
-from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of
+from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of, titled
 from opendg.bench.tables import measured_rows
 from opendg.cli import app
 from opendg.errors import OpenDGError
@@ -24,14 +24,14 @@ from opendg.evaluation.metrics import h_score
 from opendg.methods.registry import list_methods
 from opendg.predictions import Predictions
 from tests.bench.parts import Inline, signs
-from tests.tiny import CLASSES
+from tests.tiny import CLASSES, write_tree
 
 Finished = tuple[Plan, Path]
 
 
 @pytest.mark.parametrize("name", [*TABLES, "rotating-unknown", "thresholds", "tsne", "openness"])
 def test_a_forecast_needs_neither_data_nor_gpu(name: str, tmp_path: Path) -> None:
-    plan, _ = asked_for(name, None, few=False, seeds=[0], methods=["erm"])
+    plan = asked_for(name, None, few=False, seeds=[0], methods=["erm"])
     found = forecast(plan, tmp_path / "none", None)
     assert set(found.states.values()) == {"left"}
     assert len(found.states) == len(plan.cells())
@@ -110,7 +110,7 @@ def test_a_table_has_the_numbers_of_the_records(finished: Finished, tmp_path: Pa
 
 
 def test_quick_is_short_and_has_a_name_of_its_own() -> None:
-    plan, _ = asked_for("pacs-resnet18", None, few=True)
+    plan = asked_for("pacs-resnet18", None, few=True)
     assert plan.name == "pacs-resnet18-quick"
     assert plan.seeds == (0,)
     assert {cell.recipe["iterations"] for cell in plan.cells()} == {20}
@@ -122,17 +122,16 @@ def test_tuned_settings_come_from_a_plan_of_the_users(tmp_path: Path) -> None:
     file.write_text(
         'data = "pacs"\nbackbone = "resnet18.tv_in1k"\nmethods = [{ method = "medic", settings = { alpha = 0.3 } }]'
     )
-    plan, _ = asked_for("pacs-resnet18", file, few=False)
+    plan = asked_for("pacs-resnet18", file, few=False)
     assert (plan.name, plan.show.published) == ("pacs-resnet18", "pacs-resnet18")
     assert [entry.settings for entry in plan.methods] == [{"alpha": 0.3}]
 
 
-def test_methods_of_another_version_are_left_out_and_named(tmp_path: Path) -> None:
-    file = tmp_path / "next.toml"
-    file.write_text('data = "pacs"\nmethods = [{ method = "erm" }, { method = "medic-2040" }]')
-    plan, notes = asked_for("pacs-resnet18", file, few=False)
-    assert [entry.method for entry in plan.methods] == ["erm"]
-    assert notes == ["Not in this version and left out: medic-2040."]
+def test_a_misspelt_method_is_not_left_out_in_silence(tree: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(signs(tree, methods='[{ method = "erm" }, { method = "medik" }]'))
+    with pytest.raises(OpenDGError, match="There is no method 'medik' in the plan 'mine': did you mean 'medic'"):
+        asked_for(str(file), None, few=False)
 
 
 def shown(plan: Plan, kind: str, **more: str) -> Plan:
@@ -197,12 +196,110 @@ def test_fitted_scores_are_refused_in_figures() -> None:
         figures.plain_score("mahalanobis")
 
 
-def test_an_unfinished_plan_and_an_unknown_kind_are_sentences(finished: Finished, tmp_path: Path) -> None:
+def test_an_unfinished_plan_is_a_sentence(finished: Finished) -> None:
     plan, runs = finished
     with pytest.raises(OpenDGError, match="No run of signs is finished"):
         results_of(plan.override(seeds=[9]), runs, None)
-    with pytest.raises(OpenDGError, match="did you mean 'thresholds'"):
-        produce(shown(plan, "threshold"), results_of(plan, runs, None), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pacs-resnet18", "thresholds", "rotating-unknown", "openness-digits"])
+def test_records_of_another_dataset_are_refused(finished: Finished, tmp_path: Path, name: str) -> None:
+    """A table that is headed PACS has numbers of PACS."""
+    _, runs = finished
+    said = refused(["reproduce", name, "--records", str(runs), "--out", str(tmp_path / "out")])
+    assert "These records are of signs, and" in said
+    assert not (tmp_path / "out").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--score", "foo"], "There is no score 'foo'"),
+        (["--score", "vim"], "No record has the score 'vim'"),
+        (["--take", "average"], "There are no weights 'average'"),
+        (["--seeds", "0"], "--seeds would be without effect"),
+    ],
+)
+def test_what_cannot_be_drawn_leaves_nothing_behind(
+    finished: Finished, tree: Path, tmp_path: Path, more: list[str], sentence: str
+) -> None:
+    plan = tmp_path / "mine.toml"
+    plan.write_text(signs(tree, more='[show]\nkind = "oscr"'))
+    words = ["reproduce", str(plan), "--records", str(finished[1]), "--out", str(tmp_path / "out"), *more]
+    assert sentence in refused(words)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tree: Path, tmp_path: Path) -> None:
+    plan, file = tmp_path / "mine.toml", tmp_path / "file"
+    plan.write_text(signs(tree))
+    file.touch()
+    words = ["reproduce", str(plan), "--runs", str(tmp_path / "runs"), "--out", str(file / "out")]
+    assert "is a file" in refused(words)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_vanishes_is_a_sentence(finished: Finished, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OpenDGError, match="could not be written"):
+        keep_records(finished[0], results_of(*finished, None), tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize("command", ["reproduce", "bench run"])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["pacs-resnet18", "--root", "nowhere"], "give with --root the folder that holds PACS"),
+        (["MINE", "--backbone", "resnet1"], "There is no backbone 'resnet1'"),
+        (["MINE", "--weights", "nowhere.safetensors"], "There is no weight file"),
+    ],
+)
+def test_what_would_fail_in_every_run_is_refused_before_the_first(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(signs(tree))
+    asked = ["mine.toml" if word == "MINE" else word for word in words]
+    assert sentence in refused([*command.split(), *asked, "--device", "cpu"])
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left behind"
+
+
+def refused(words: list[str]) -> str:
+    """The sentence with which the command refuses."""
+    said = CliRunner().invoke(app, words)
+    assert isinstance(said.exception, OpenDGError), said.output
+    return str(said.exception)
+
+
+def test_another_backbone_than_the_plans_is_in_the_title(finished: Finished) -> None:
+    plan, runs = finished
+    results = results_of(plan, runs, None)
+    assert titled(plan, results).title == "Signs"
+    assert titled(replace(plan, backbone="resnet50.tv_in1k"), results).title == "Signs - here with convnet"
+
+
+@pytest.mark.slow
+def test_a_table_that_lacks_runs_says_so_and_ends_with_1(tmp_path: Path) -> None:
+    """One of the target's images is broken: the run that is tested on it fails, the others do not."""
+    tree = write_tree(tmp_path / "data" / "signs", each=10)
+    plan = tmp_path / "mine.toml"
+    plan.write_text(signs(tree, methods='[{ method = "erm" }]'))
+    words = [
+        "reproduce",
+        str(plan),
+        "--device",
+        "cpu",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert CliRunner().invoke(app, [*words, "--targets", "wood"]).exit_code == 0
+    for image in (tree / "ink").rglob("*.*"):
+        image.write_bytes(b"broken")
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 1, said.output
+    assert "1 of 2 runs failed and are missing." in (tmp_path / "out" / "mine.md").read_text()
 
 
 def test_every_table_and_figure_of_the_paper_has_a_plan() -> None:

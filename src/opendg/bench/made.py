@@ -10,14 +10,23 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from opendg.bench.plan import Plan
 from opendg.bench.records import Result, load_records, take_weights
-from opendg.bench.reproduce import FIGURES, Product, asked_for, caption_of, figure_page, produce
+from opendg.bench.reproduce import (
+    FIGURES,
+    Product,
+    asked_for,
+    caption_of,
+    figure_page,
+    make_folder,
+    produce,
+    titled,
+)
 from opendg.errors import OpenDGError
 from opendg.runs.files import write_atomic
 
@@ -38,13 +47,6 @@ class Made:
     score: str | None = None
     notes: tuple[str, ...] = ()
     quick: bool = False
-
-    @classmethod
-    def into(cls, folder: Path, name: str, records: Path, plan: Path | None = None, **more: Any) -> Made:
-        """For a table in `folder`. A plan that is a file is laid beside it."""
-        where = Path(os.path.relpath(records.resolve(), folder.resolve())).as_posix()
-        kept = None if plan is None else _lay_beside(str(plan), folder)
-        return cls(_lay_beside(name, folder), where, kept, **more)
 
     def command(self) -> str:
         given = {"--plan": self.plan, "--take": self.take, "--score": self.score}
@@ -76,18 +78,40 @@ class Made:
         records = said.get("--records", ["."])[0]
         return cls(name, records, notes=tuple(said["--note"]), quick=FLAG in said, **single)
 
-    def plan_of(self, home: Path) -> tuple[Plan, list[str]]:
-        """The plan, and what the header says beside it; `home` is the folder of the table."""
+    def plan_of(self, home: Path) -> Plan:
+        """The plan; `home` is the folder of the table."""
         name, plan = (None if file is None else _path(file, home) for file in (self.name, self.plan))
-        shown, notes = asked_for(str(name), None if plan is None else Path(plan), self.quick, score=self.score)
-        return shown, [*notes, *self.notes, self.sentence]
+        return asked_for(str(name), None if plan is None else Path(plan), self.quick, score=self.score)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the header says beside the plan."""
+        return (*self.notes, self.sentence)
 
     def make(
         self, results: Sequence[Result], home: Path, out: Path, root: Path | None = None, device: str = "auto"
     ) -> Product:
         """The table or figure, into `out`."""
-        plan, notes = self.plan_of(home)
-        return produce(plan, results, out, take=self.take, notes=notes, root=root, device=device)
+        return produce(
+            self.plan_of(home), results, out, take=self.take, notes=self.said, root=root, device=device
+        )  # fmt: skip
+
+
+def make_into(
+    folder: Path, name: str, records: Path, results: Sequence[Result], *, plan: Path | None = None,
+    root: Path | None = None, device: str = "auto", **more: Any,
+) -> Product:  # fmt: skip
+    """The table or figure in a folder, with a copy of each plan that is a file: all of it, or nothing on an error."""
+    where = Path(os.path.relpath(records.resolve(), folder.resolve())).as_posix()
+    with TemporaryDirectory() as apart:
+        home = Path(apart)
+        kept = None if plan is None else _lay_beside(str(plan), home)
+        made = Made(_lay_beside(name, home), where, kept, **more)
+        product = made.make(results, home, home, root, device)
+        make_folder(folder)
+        for path in sorted(home.iterdir()):
+            write_atomic(folder / path.name, path.read_bytes())
+    return replace(product, files=[folder / path.name for path in product.files])
 
 
 def _lay_beside(plan: str, folder: Path) -> str:
@@ -95,7 +119,6 @@ def _lay_beside(plan: str, folder: Path) -> str:
     path = Path(plan)
     if path.suffix != ".toml":
         return plan
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / path.name, path.read_bytes())
     return path.name
 
@@ -117,7 +140,7 @@ def remake(page: Path) -> list[Path]:
     Pictures that were drawn from predictions stay as they are: records alone make what is said of them.
     """
     made = Made.read(page)
-    if made.plan_of(page.parent)[0].show.kind not in FIGURES:
+    if made.plan_of(page.parent).show.kind not in FIGURES:
         return made.make(load_records(page.parent / made.records), page.parent, page.parent).files
     for name, text in _texts(page).items():
         write_atomic(page.parent / name, text)
@@ -151,11 +174,11 @@ def _texts(page: Path) -> dict[str, bytes]:
     """The files that the command in a page makes, but for pictures."""
     made = Made.read(page)
     results = load_records(page.parent / made.records)
-    plan, notes = made.plan_of(page.parent)
+    plan = made.plan_of(page.parent)
     if plan.show.kind in FIGURES:
         pictures = [name for name in PICTURE.findall(page.read_text()) if (page.parent / name).is_file()]
-        caption = caption_of(plan, take_weights(results, made.take), notes)
-        return {page.name: figure_page(plan, pictures, caption).encode()}
+        caption = caption_of(plan, take_weights(results, made.take), made.said)
+        return {page.name: figure_page(titled(plan, results), pictures, caption).encode()}
     with TemporaryDirectory() as folder:
         files = made.make(results, page.parent, Path(folder)).files
         return {path.name: path.read_bytes() for path in files if path.suffix in TEXTS}

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.resources import files
 from itertools import product
@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any
 
 from opendg.bench.cells import Cell, absolute, run_name
+from opendg.bench.check import check_plan
 from opendg.bench.names import names_of
 from opendg.errors import OpenDGError, unknown_name
 from opendg.training.config import Config
 from opendg.training.job import Job, make_job
-from opendg.training.recipe import Recipe
 
 Division = dict[str, Any]  # known or unknown, as `opendg train` takes them
 
@@ -174,50 +174,27 @@ def load_plan(name: str) -> Plan:
     if path.suffix == ".toml":
         if not path.is_file():
             raise OpenDGError(f"There is no plan file {name!r}: give a TOML file, or one of {', '.join(list_plans())}.")
-        return parse_plan(path.stem, path.read_text())
+        try:
+            return parse_plan(path.stem, path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise OpenDGError(f"The plan file {name!r} cannot be read ({error}): give a TOML file in UTF-8.") from error
     if name not in list_plans():
         raise unknown_name("plan", name, list_plans())
     return parse_plan(name, (files("opendg.bench") / "plans" / f"{name}.toml").read_text())
 
 
 def parse_plan(name: str, text: str) -> Plan:
-    """A Plan from TOML; unknown keys are refused with near matches."""
+    """A Plan from TOML; what cannot be is refused, with near matches."""
     try:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise OpenDGError(f"The plan {name!r} is not valid TOML: {error}.") from error
-    _check(name, said)
+    check_plan(name, said)
     data = said.pop("data")
     entries = tuple(Entry(**_tuples(entry, ("scores",))) for entry in said.pop("methods"))
     show = Show(**_tuples(said.pop("show", {}), ("metrics",)))
     values = _tuples(said, ("targets", "seeds", "divisions", "scores"))
     return Plan(name, (data,) if isinstance(data, str) else tuple(data), entries, show=show, **values)
-
-
-def _check(name: str, said: dict[str, Any]) -> None:
-    """Refuse what is misspelt or missing, before anything is made of it."""
-    _check_keys(said, Plan, f" of the plan {name!r}", besides={"name"})
-    missing = [key for key in ("data", "methods") if not said.get(key)]
-    if missing:
-        raise OpenDGError(f"The plan {name!r} does not say {' and '.join(missing)}: a dataset and methods are needed.")
-    for entry in said["methods"]:
-        _check_keys(entry, Entry, f" of a method of the plan {name!r}")
-        if "method" not in entry:
-            raise OpenDGError(f'A [[methods]] entry of the plan {name!r} has no method: add method = "erm", say.')
-    for recipe in (said.get("recipe", {}), *(entry.get("recipe", {}) for entry in said["methods"])):
-        changed = {key: value for key, value in recipe.items() if key != "base"}
-        _check_keys(changed, Recipe, f" of the recipe in the plan {name!r}")
-    for division in said.get("divisions", []):
-        if not division or not set(division) <= {"known", "unknown"}:
-            raise OpenDGError(f"A division of the plan {name!r} is {division}: give known, unknown or both.")
-    _check_keys(said.get("show", {}), Show, f" of [show] in the plan {name!r}")
-
-
-def _check_keys(said: dict[str, Any], kind: type, where: str, besides: frozenset[str] | set[str] = frozenset()) -> None:
-    known = {f.name for f in fields(kind)} - besides
-    for key in said:
-        if key not in known:
-            raise unknown_name("key", key, known, where=where)
 
 
 def _tuples(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from opendg.bench import figures
 from opendg.bench.cells import Cell
+from opendg.bench.check import check_score
 from opendg.bench.compare import Comparison, comparisons, ratio_table, rotating_table
 from opendg.bench.estimate import Clock, Estimate, total
 from opendg.bench.grid import Grid, Report
@@ -21,9 +23,10 @@ from opendg.bench.render import write_table
 from opendg.bench.runners import Runner
 from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
 from opendg.bench.work import Site
-from opendg.errors import OpenDGError, unknown_name
-from opendg.methods.registry import METHODS
-from opendg.runs.files import write_atomic, write_json
+from opendg.data.entries import DATASETS, plain
+from opendg.errors import OpenDGError
+from opendg.models.backbones import build_backbone
+from opendg.runs.files import disk_error, write_atomic, write_json
 from opendg.training.job import Job
 
 QUICK = 20  # iterations: to see the shape of a result, not a result
@@ -52,41 +55,30 @@ class Product:
     files: list[Path] = field(default_factory=list)
 
 
-def asked_for(
-    name: str, plan: Path | None, few: bool, *, score: str | None = None, **values: Any
-) -> tuple[Plan, list[str]]:
-    """The plan behind a name with what the command line says, and notes for the header.
+def asked_for(name: str, plan: Path | None, few: bool, *, score: str | None = None, **values: Any) -> Plan:
+    """The plan behind a name with what the command line says.
 
     `plan` is a file whose methods, settings and recipe stand in for the shipped ones: tuned settings, for one.
     """
     shipped = load_plan(name)
     chosen = shipped if plan is None else replace(load_plan(str(plan)), name=shipped.name, show=shipped.show)
-    chosen, notes = present_methods(chosen.override(**values))
+    chosen = chosen.override(**values)
     if score is not None:
+        check_score(score, f"--score {score}")
         chosen = replace(chosen, show=replace(chosen.show, score=score))
-    return (quick(chosen) if few else chosen), notes
+    return quick(chosen) if few else chosen
 
 
-def about_failures(states: dict[str, str], runs: Path) -> list[str]:
+def about_failures(states: dict[str, str]) -> list[str]:
     """A sentence for the header when runs are missing."""
     failed = sum(state == "failed" for state in states.values())
-    return [f"{failed} of {len(states)} runs failed and are missing: see `opendg bench status {runs}`."] * (failed > 0)
+    return [f"{failed} of {len(states)} runs failed and are missing."] * (failed > 0)
 
 
 def quick(plan: Plan) -> Plan:
     """Few iterations and one seed, under a name of its own."""
     short = plan.override(iterations=QUICK, seeds=plan.seeds[:1])
     return replace(short, name=f"{plan.name}-quick", title=f"{plan.title} (quick: {QUICK} iterations, not a result)")
-
-
-def present_methods(plan: Plan) -> tuple[Plan, list[str]]:
-    """The plan without methods that this version does not have, and a sentence about those."""
-    absent = sorted({entry.method for entry in plan.methods if entry.method not in METHODS})
-    kept = tuple(entry for entry in plan.methods if entry.method in METHODS)
-    if not kept:
-        raise OpenDGError(f"None of the methods of {plan.name} is in this version: {', '.join(absent)}.")
-    notes = [f"Not in this version and left out: {', '.join(absent)}."] if absent else []
-    return replace(plan, methods=kept), notes
 
 
 def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_failed: bool = False) -> Forecast:
@@ -106,6 +98,8 @@ def run_plan(
     """Bring every run of the plan to its end; run -> done or failed."""
     root = Path(site.root) if site.root else None
     placed = place(plan.cells(root), root, need_data=True)
+    for backbone, weights in {(job.backbone, job.weights) for _, job in placed.values()}:
+        build_backbone(backbone, "none" if weights == "imagenet" else weights)  # a wrong one would fail in every run
     ledger = Ledger(Path(site.runs))
     ledger.prepare()
     keep(ledger, plan.name, placed)
@@ -141,7 +135,7 @@ def keep_records(plan: Plan, results: Sequence[Result], out: Path) -> tuple[list
     in the run directories: they are of the plan's runs.
     """
     folder = out / "records"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for result in results:
         write_json(folder / f"{result.path.parent.name}-{result.record['weights']}.json", result.record)
     return (list(results) if plan.show.kind in FIGURES else load_records(folder)), folder
@@ -152,15 +146,51 @@ def produce(
     root: Path | None = None, device: str = "auto",
 ) -> Product:  # fmt: skip
     """The table or figure of the plan, from records (and, for most figures, predictions) alone."""
-    kinds: dict[str, Callable[..., Product]] = {"table": _table, "rotating": _rotating, "openness": _openness}
-    kind = plan.show.kind
-    if kind not in kinds and kind not in FIGURES:
-        raise unknown_name("kind of [show]", kind, [*kinds, *FIGURES], where=f" in {plan.name}")
-    out.mkdir(parents=True, exist_ok=True)
-    taken = take_weights(results, take)
-    if kind in kinds:
-        return kinds[kind](plan, taken, out, tuple(notes))
+    check_dataset(plan, results)
+    make_folder(out)
+    plan, taken = titled(plan, results), take_weights(results, take)
+    if plan.show.kind in PAGES:
+        return PAGES[plan.show.kind](plan, taken, out, tuple(notes))
     return _figure(plan, taken, out, tuple(notes), root, device)
+
+
+def check_dataset(plan: Plan, results: Sequence[Result]) -> None:
+    """Records of another dataset never stand beneath the plan's title; a folder's may carry any name."""
+    wanted = {plain(data) for data in plan.data}
+    if not wanted <= {plain(name) for name in DATASETS}:
+        return
+    others = sorted(
+        {str(result.record["dataset"]) for result in results if plain(result.record["dataset"]) not in wanted}
+    )
+    if others:
+        raise OpenDGError(
+            f"These records are of {', '.join(others)}, and {plan.name} is of {', '.join(plan.data)}: give the records "
+            "of the one, or the plan of the other."
+        )
+
+
+def titled(plan: Plan, results: Sequence[Result]) -> Plan:
+    """The plan; where no record is of its backbone, the title says which it is."""
+    found = sorted({result.architecture for result in results})
+    if plan.backbone is None or plan.backbone.split(".")[0] in found:
+        return plan
+    return replace(plan, title=f"{plan.title} - here with {', '.join(found)}")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before hours are spent on what is to lie there. Nothing is made."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise OpenDGError(f"{str(nearest)!r} is a file, and {str(folder)!r} is to be a folder: choose another --out.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise OpenDGError(f"{str(nearest)!r} may not be written to: choose another --out, or change its permissions.")
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(error, folder) from error
 
 
 def _table(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
@@ -201,6 +231,9 @@ def _openness(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[
     return Product([table], files=[*write_table(table, out), *drawn])
 
 
+PAGES: dict[str, Callable[[Plan, Sequence[Result], Path, Sequence[str]], Product]] = {
+    "table": _table, "rotating": _rotating, "openness": _openness,
+}  # fmt: skip
 FIGURES: dict[str, Callable[[Sequence[Row], Path, Path | None, str], list[Path]]] = {
     "thresholds": figures.draw_thresholds,
     "tsne": lambda rows, out, root, device: figures.draw_tsne(rows, out),
@@ -228,7 +261,12 @@ def _figure(
 
 
 def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
-    return measured_rows(results, plan.methods, (plan.show.score,), None)
+    rows = measured_rows(results, plan.methods, (plan.show.score,), None)
+    if not rows:
+        raise OpenDGError(
+            f"No record has the score {plan.show.score!r}: try --score cls, or evaluate the runs with it."
+        )
+    return rows
 
 
 def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> tuple[str, ...]:
@@ -240,7 +278,7 @@ def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> t
 
 def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str]) -> str:
     """Markdown that shows the pictures, by their file names, above the caption."""
-    shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in pictures)
+    shown = "\n\n".join(f"**{Path(name).stem}**\n\n![{Path(name).stem}]({name})" for name in pictures)
     return f"# {plan.title}\n\n{shown}\n\n" + "\n".join(f"- {line}" for line in caption) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,14 +46,17 @@ def command(
     """
     with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
         from opendg.bench import reproduce
-        from opendg.bench.made import Made
+        from opendg.bench.made import make_into
         from opendg.bench.records import load_records
 
-        asked, _ = reproduce.asked_for(
+        part = {"seeds": seeds, "methods": methods, "targets": targets, "backbone": backbone, "iterations": iterations}
+        if records is not None:
+            not_of_records(part | {"config": config, "weights": weights})
+        asked = reproduce.asked_for(
             name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
             backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
         )  # fmt: skip
-        notes = note or []
+        notes, failed = note or [], False
         folder = out or Path("reproduced") / asked.name
         if dry_run:
             show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)
@@ -61,14 +64,33 @@ def command(
         if records is not None:
             results = load_records(records)
         else:
+            reproduce.check_writable(folder)
             site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
             with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner:
                 bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
                 states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
-            notes += reproduce.about_failures(states, runs)
+            failed = "failed" in states.values()
+            notes += reproduce.about_failures(states)
             results, records = reproduce.keep_records(asked, reproduce.results_of(asked, runs, root), folder)
-        made = Made.into(folder, name, records, plan, take=take, score=score, notes=tuple(notes), quick=quick)
-    show(made.make(results, folder, folder, root, device), json_)
+        made = make_into(
+            folder, name, records, results, plan=plan, root=root, device=device, take=take, score=score,
+            notes=tuple(notes), quick=quick,
+        )  # fmt: skip
+    show(made, json_)
+    if failed:
+        typer.echo(f"Some runs failed: see `opendg bench status {runs}`, then try --retry-failed.", err=True)
+        raise typer.Exit(1)
+
+
+def not_of_records(options: dict[str, Any]) -> None:
+    """Refuse options that say what is run, where nothing is run: a table is of all records in its folder."""
+    from opendg.errors import OpenDGError
+
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise OpenDGError(
+            f"{' and '.join(given)} would be without effect: with --records, a table is of all records in the folder."
+        )
 
 
 def show(made: Product, as_json: bool) -> None:

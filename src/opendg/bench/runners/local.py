@@ -32,9 +32,7 @@ class LocalRunner:
         places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
         self.slots = jobs * len(places)
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.slots)))}
-        ledger = Ledger(runs)
-        ledger.prepare()
-        logs = ledger.folder / "logs"
+        logs = Ledger(runs).folder / "logs"
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._slots = [Slot(number, place | threads, logs) for number, place in enumerate(places * jobs)]
         for slot in self._slots:
@@ -97,6 +95,7 @@ class Slot:
     def _start(self) -> subprocess.Popen[str]:
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         environment = os.environ | self.environment | {"PYTHONPATH": path}
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "opendg.bench.runners.child"],
