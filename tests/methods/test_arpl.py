@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from opendg.methods.arpl import ARPL, ReciprocalHead
+from opendg.models.heads import ClosedHead
 from opendg.predictions import Predictions
 from opendg.runs.scores import linear_head
 from opendg.scores.registry import make_score
@@ -67,7 +68,7 @@ def test_the_radius_term_changes_the_gradient_and_weight_0_takes_it_away() -> No
 def test_under_the_common_recipe_the_radius_comes_to_hold_the_images() -> None:
     """Features as long as a pretrained ResNet-18 gives them, ||f||^2 = 1.8 d; they stand still, only R moves."""
     method = ARPL()
-    head, labels = ReciprocalHead(512, 6, 1.0, ova=False), torch.arange(48) % 6
+    head, labels = ReciprocalHead(512, 6, 0.006, 1.0, ova=False), torch.arange(48) % 6
     features = 1.8**0.5 * torch.randn(48, 512, generator=torch.Generator().manual_seed(0))
     optimizer = make_optimizer("sgd", {"head.radius": head.radius}, 5e-4, method.rates(small_classifier(method)))
     outside = []
@@ -80,10 +81,24 @@ def test_under_the_common_recipe_the_radius_comes_to_hold_the_images() -> None:
     assert outside[-1] < 0.05
 
 
+def test_logits_and_the_push_on_the_features_start_as_erms() -> None:
+    """With features as long as those of a pretrained ResNet-18 both are within a factor of 1.5 of the linear head's."""
+    torch.manual_seed(0)
+    features = (1.8**0.5 * torch.randn(48, 512)).requires_grad_()
+    spreads, pushes = [], []
+    for head in (ReciprocalHead(512, 6, ARPL.Config().spread, 1.0, ova=False), ClosedHead(512, 6)):
+        logits = head(features)[0]
+        loss = torch.nn.functional.cross_entropy(logits, torch.arange(48) % 6)
+        spreads.append(float(logits.detach().std(1).mean()))
+        pushes.append(float(torch.autograd.grad(loss, features)[0].norm()))
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.5)
+    assert pushes[0] == pytest.approx(pushes[1], rel=0.5)
+
+
 def test_start_and_outputs() -> None:
     torch.manual_seed(0)
-    head = ARPL().build(small_classifier(ARPL()).backbone, 200, 3).head
-    assert float(head.points.detach().std()) == pytest.approx(0.1, rel=0.1)
+    head = ARPL(ARPL.Config(spread=0.3)).build(small_classifier(ARPL()).backbone, 200, 3).head
+    assert float(head.points.detach().std()) == pytest.approx(0.3, rel=0.1)
     assert float(head.radius.detach()) == 0
     assert head(torch.randn(2, 6))[1] is None
     logits, ova = small_classifier(ARPL(ARPL.Config(ova=True))).head(torch.randn(2, 6, dtype=torch.float64))

@@ -9,13 +9,21 @@ https://arxiv.org/abs/2103.00953. With f the d pooled features, P_k the reciproc
 The second term keeps known features within R of their own point, so that unknown ones, which are far from no point,
 lie in the middle. The confidence is max_k D_k, that is the score `max-logit`.
 
+The points start as `spread` N(0, 1), 0.1 in the authors' code, which trains from scratch at a rate of 0.1. For a
+pretrained network at the common rate that is too far out. Measured with stage 4 of a ResNet-18 on two domains of PACS:
+logits start 20 times as large as with ERM's linear head, the gradient of the backbone 18 times, towards directions that
+are random and stay, for training moves the points by an eighth of their length. The training loss then falls below
+ERM's, and the loss on source validation images stays a third above it. Points of the size of ERM's first weights, the
+default, come to ERM's loss on both.
+
 R starts at 0 and has a rate of its own (`rate`): it must come to distance + 1, about 3 with pretrained features, before
 the term is a bound. At the network's rate 2,000 iterations of the common recipe take it to 1, and every image would be
 outside all the time; at ten times that it is there after some 500.
 
 Needs the pooled features; the points take the place of the linear closed-set head (so no score that looks at its
 weights: ViM). Cost: that of ERM.
-Deviations: none in the loss; no confusing samples from a GAN (the paper's ARPL+CS). The authors train 32-pixel images
+Deviations: none in the loss, but where the points start and how fast R moves, as said; no confusing samples from a GAN
+(the paper's ARPL+CS). The authors train 32-pixel images
 from scratch (SGD, lr 0.1, 100 epochs with three drops), which says nothing of a pretrained network, so there is no
 `--recipe authors`.
 """
@@ -39,9 +47,9 @@ from opendg.models.heads import DualHead
 class ReciprocalHead(nn.Module):
     """Distances to reciprocal points as closed-set logits; the one-vs-all layer of DualHead where it is asked for."""
 
-    def __init__(self, width: int, classes: int, temperature: float, ova: bool) -> None:
+    def __init__(self, width: int, classes: int, spread: float, temperature: float, ova: bool) -> None:
         super().__init__()
-        self.points = nn.Parameter(0.1 * torch.randn(classes, width))
+        self.points = nn.Parameter(spread * torch.randn(classes, width))
         self.radius = nn.Parameter(torch.zeros(()))
         self.ova = DualHead(width, classes).ova if ova else None
         self.temperature = temperature
@@ -62,9 +70,9 @@ class ReciprocalHead(nn.Module):
 
 
 class ReciprocalClassifier(Classifier):
-    def __init__(self, backbone: Backbone, classes: int, temperature: float, ova: bool) -> None:
+    def __init__(self, backbone: Backbone, classes: int, spread: float, temperature: float, ova: bool) -> None:
         super().__init__(backbone, classes, "closed")
-        self.head: ReciprocalHead = ReciprocalHead(backbone.width, classes, temperature, ova)
+        self.head: ReciprocalHead = ReciprocalHead(backbone.width, classes, spread, temperature, ova)
 
 
 class ARPL(Method):
@@ -79,10 +87,12 @@ class ARPL(Method):
     class Config(ERM.Config):
         weight: float = 0.1  # lambda
         temperature: float = 1.0  # T
+        spread: float = 0.006  # standard deviation of the points at the start; 0.1 in the authors' code
         rate: float = 10.0  # learning rate of R, as a factor
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return ReciprocalClassifier(backbone, classes, self.config.temperature, self.config.ova)
+        config = self.config
+        return ReciprocalClassifier(backbone, classes, config.spread, config.temperature, config.ova)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         return {"head.radius": self.config.rate}

@@ -54,9 +54,7 @@ class CrossMatch(Method):
     @dataclass(frozen=True)
     class Config(ERM.Config):
         ova: bool = True  # the method lives on the one-vs-all head
-        share: float = (
-            1 / 12
-        )  # of the images (at least one) is made known-like, as many unknown-like; 0 is ERM, both heads
+        share: float = 1 / 12  # of the images, at least one: made known-like, and as many unknown-like; 0 is ERM
         ascent: int = 5  # steps on the pixels
         reach: float = 1.0  # length of a step, over all normalised pixels of an image
         distance: float = 1.0  # g, what a change of the feature costs
