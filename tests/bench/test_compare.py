@@ -103,6 +103,7 @@ def test_one_pair_is_not_enough() -> None:
     table = rotating_table("r", [result("erm"), result("medic")], "R", ENTRIES, ("oscr",), ("cls",))
     with pytest.raises(OpenDGError, match="share 1 class x target pair"):
         compare(*table.rows, "oscr")
+    assert comparisons(table.rows, "oscr") == [], "a table that is half filled has none yet"
 
 
 def test_a_table_by_division_has_a_column_for_each() -> None:

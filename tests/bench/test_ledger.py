@@ -80,3 +80,19 @@ def test_steps_are_read_from_a_torn_log(ledger: Ledger) -> None:
     (ledger.runs / "one").mkdir()
     (ledger.runs / "one" / "log.jsonl").write_text('{"step": 50, "losses": {}}\n{"step": 100, "lo')
     assert ledger.steps("one") == 50
+
+
+def test_runners_that_have_each_a_part_of_a_plan_add_up(ledger: Ledger) -> None:
+    """Status counts what all of them were asked for, and not what a changed plan has put another run in place of."""
+
+    def ask(names: list[str], **recipe: int) -> None:
+        cells = {name: Cell("erm", "pacs", "sketch", seed=int(name[-1]), recipe=recipe) for name in names}
+        said = {name: {"cell": cell.to_json(), "iterations": 8, "seconds": 1.0} for name, cell in cells.items()}
+        ledger.keep_plan("mine", said)
+
+    ask(["long-0", "long-1"])
+    ask(["long-2"])
+    ask(["long-1"])
+    assert set(ledger.plans()["mine"]) == {"long-0", "long-1", "long-2"}
+    ask(["short-0", "short-1"], iterations=3)
+    assert set(ledger.plans()["mine"]) == {"short-0", "short-1", "long-2"}

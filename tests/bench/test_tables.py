@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import statistics
 from dataclasses import replace
 from io import StringIO
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from opendg.bench.plan import Entry
 from opendg.bench.published import published
 from opendg.bench.records import load_records, take_weights
-from opendg.bench.render import comma_separated, latex, markdown, write_table
+from opendg.bench.render import comma_separated, latex, markdown, markdown_table, write_table
 from opendg.bench.tables import Table, make_table
 from opendg.errors import OpenDGError
 from tests.bench.results import record, result
@@ -188,6 +189,11 @@ def test_markdown_shows_measured_published_and_difference() -> None:
     assert cells[2] == ["*difference*", "-2.11", "+11.11", "+10.43", "+11.25", "+7.67"]
     assert any(line.startswith("| OpenMax (published)") for line in lines)
     assert len({len(line) for line in lines if line.startswith("|")}) <= 3, "columns line up in each of three tables"
+
+
+def test_a_pipe_in_a_label_stays_in_its_cell() -> None:
+    table = markdown_table(["", "a|b"], [["mine | theirs", "1"]])
+    assert [len(re.split(r"(?<!\\)\|", line)) for line in table.splitlines()] == [4, 4, 4]
 
 
 def test_comma_separated_numbers_carry_what_they_saw() -> None:

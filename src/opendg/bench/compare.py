@@ -101,12 +101,13 @@ def ratio_table(
 
 
 def comparisons(rows: Sequence[Row], metric: str) -> list[Comparison]:
-    """Every two methods read with the same score, and every two read each with its own."""
+    """Every two methods read with the same score, and every two read each with its own, that share two pairs or more."""
     found = []
     for first, second in combinations(rows, 2):
         same = first.score == second.score
         own = all(row.score == own_score(row.method) for row in (first, second))
-        if first.results[0].row != second.results[0].row and (same or own):
+        shared = by_pair(first, metric).keys() & by_pair(second, metric).keys()
+        if first.results[0].row != second.results[0].row and (same or own) and len(shared) > 1:
             one = compare(first, second, metric)
             found.append(one if one.difference >= 0 else compare(second, first, metric))
     return sorted(found, key=lambda one: -abs(one.difference))

@@ -137,13 +137,27 @@ class Ledger:
         return 0
 
     def keep_plan(self, name: str, runs: dict[str, dict[str, Any]]) -> None:
-        """What a plan asks for: by run the cell, its iterations and how many seconds it may take."""
-        write_json(self.folder / "plans" / f"{name}.json", runs)
+        """What a plan asks for: by run the cell, its iterations and how many seconds it may take.
+
+        What was asked for before stays, since each of several runners may be given a part of a plan; but for runs in
+        whose place, by method, settings, target and seed, now stands another: the plan's recipe has changed.
+        """
+        with self.hold(f"plans/{name}", patience=10 * PATIENCE):
+            taken = {_place(said["cell"]) for said in runs.values()}
+            before = self.plans().get(name, {})
+            kept = {run: said for run, said in before.items() if run not in runs and _place(said["cell"]) not in taken}
+            write_json(self.folder / "plans" / f"{name}.json", kept | runs)
 
     def plans(self) -> dict[str, dict[str, dict[str, Any]]]:
         """What `keep_plan` was given, by plan."""
         paths = sorted((self.folder / "plans").glob("*.json"))
         return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def _place(cell: dict[str, Any]) -> str:
+    """Where in a plan a cell stands, whatever the recipe, the backbone and the scores."""
+    how = ("recipe", "base", "backbone", "weights", "scores")
+    return json.dumps({key: value for key, value in cell.items() if key not in how}, sort_keys=True)
 
 
 def now() -> str:

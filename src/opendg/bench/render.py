@@ -56,7 +56,8 @@ def markdown(table: Table) -> str:
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table of pipes, numbers to the right, its columns of one width."""
+    """A table of pipes, numbers to the right, its columns of one width. A pipe in a label stays in its cell."""
+    head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     widths = [max(width, 3) for width in widths]
 
