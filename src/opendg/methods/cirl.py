@@ -16,6 +16,8 @@ shift), ReLU.
 
 Needs the pooled feature. Images are brought back to [0, 1] for the mixing and cut to it after. Cost: twice ERM, for
 twice as many images go through the network; the masker and its draws are small beside a ResNet.
+What to expect: h1 learns from some 0.3 of the dimensions at a time and reads all of them in evaluation, as the authors'
+does, so that its logits grow and softmax is surer than it was in training: `energy` tells more than `cls`.
 Deviations: the k = 0.6 d draws are independent (the authors' loop feeds each draw to the next as logits) and made at
 once. The masker learns from the features of the same pass, not of a second one after the encoder's step, which would
 cost a third more. Nesterov momentum is left out. With the one-vs-all head its loss goes beside both cross-entropies.
