@@ -17,10 +17,9 @@ and their energy the average energy; one-vs-all outputs and features are average
 Needs BatchNorm: a backbone without it (the ConvNet) is refused. Domains must have equally many images in a batch, as
 they do. Cost: that of ERM in images, up to twice in time where memory bounds it (no fused kernel for this layer); S
 times in evaluation.
-What to expect: half of the statistics of every layer are at first the image's own, which pretrained weights do not know.
-On PACS (ResNet-18, common recipe, one seed) its training loss is after 2,000 iterations where ERM's is after 700. It
-gains where the style of the target is far off (sketch, cartoon) and loses unknown images of photo, which ERM tells by
-their style.
+What to expect: half of the statistics of every layer are at first the image's own, which pretrained weights do not
+know. On PACS (ResNet-18, common recipe, one seed) its training loss is after 2,000 iterations where ERM's is after 700;
+it gains on targets whose style is far off (sketch, cartoon), and with target photo it takes more unknowns for known.
 Deviations: the authors' code is not public (the notes know a copy of their module elsewhere, whose running variance
 starts at 0; ours at the pretrained value). That predictions are averaged, and not logits, is a choice.
 """
