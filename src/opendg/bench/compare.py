@@ -101,7 +101,7 @@ def ratio_table(
 
 
 def comparisons(rows: Sequence[Row], metric: str) -> list[Comparison]:
-    """Every two methods read with the same score, and every two read each with its own, that share two pairs or more."""
+    """Every two methods read with the same score, and every two read each with its own, that share enough pairs."""
     found = []
     for first, second in combinations(rows, 2):
         same = first.score == second.score
