@@ -23,14 +23,16 @@ class Fold:
 
 
 def make_folds(protocol: Protocol, count: int | None, seed: int) -> list[Fold]:
-    """A fold for each source domain, or for `count` of them, in an order drawn from the seed.
+    """A fold for each source domain, or for `count` of them: those that follow the target by name, then the first ones.
 
     The known classes are shuffled once and dealt round: each fold holds out the next third of them (one at least), so
-    that with three sources every class is unknown once.
+    that with three sources every class is unknown once. Searches for several targets begin at different places of
+    both rounds: with one fold each, four targets still hold out four domains.
     """
-    random = generator(seed, "folds")
-    held = random.permutation(protocol.sources).tolist()
-    classes = random.permutation(protocol.known).tolist()
+    every = sorted((*protocol.sources, *protocol.targets))
+    turn = every.index(protocol.targets[0])
+    held = [name for name in every[turn:] + every[:turn] if name in protocol.sources]
+    classes = generator(seed, "folds").permutation(protocol.known).tolist()
     share = max(1, len(classes) // 3)
     if protocol.kind != "shared":
         raise OpenDGError(f"Tuning is defined for the protocol 'shared', not for {protocol.kind!r}: leave it out.")
@@ -43,7 +45,8 @@ def make_folds(protocol: Protocol, count: int | None, seed: int) -> list[Fold]:
         raise OpenDGError(f"--folds {count} is out of range: there are {len(held)} source domains to hold out.")
     folds = []
     for number, domain in enumerate(held[:count]):
-        out = [classes[(number * share + i) % len(classes)] for i in range(share)]
+        first = (turn + number) * share
+        out = [classes[(first + i) % len(classes)] for i in range(share)]
         folds.append(
             Fold(
                 domain, tuple(name for name in protocol.sources if name != domain),

@@ -44,11 +44,13 @@ Report = Callable[[int, int, dict[str, float]], None]  # iterations done, of how
 def tune(
     method: str, data: str, target: str | Sequence[str], *, trials: int = 8, iterations: int = 1000,
     folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
-    out: str | Path | None = None, device: str = "auto", lanes: int = 1, report: Report | None = None, **asked: Any,
+    out: str | Path | None = None, device: str = "auto", lanes: int = 2, compile: bool | None = None,
+    report: Report | None = None, **asked: Any,
 ) -> Search:  # fmt: skip
     """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
 
     `asked` is what `opendg.train` takes: values of the recipe and of the method (`chosen`) that are given are fixed.
+    The folds of a trial train side by side in `lanes`, where the GPU has the room.
     """
     need_optuna()
     if sampler not in SAMPLERS:
@@ -64,7 +66,7 @@ def tune(
     if score not in SCORES:
         raise unknown_name("score", score, SCORES)
     folder = Path(out) if out else default_folder(index.dataset, method, targets)
-    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes)
+    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes, compile)
     return tuner.run(trials, report)
 
 
@@ -101,10 +103,10 @@ class Tuner:
 
     def __init__(
         self, folder: Path, job: Job, folds: list[Fold], fixed: list[str], score: str, sampler: str,
-        device: str, lanes: int,
+        device: str, lanes: int, compile: bool | None,
     ) -> None:  # fmt: skip
         self.folder, self.job, self.folds, self.score, self.sampler = folder, job, folds, score, sampler
-        self.device, self.lanes = device, lanes
+        self.device, self.lanes, self.compile = device, lanes, compile
         self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
         if job.make_method().averages:
@@ -224,7 +226,7 @@ class Tuner:
             "known": fold.known, "unknown": fold.unknown, "split_seed": job.protocol.split_seed,
             "backbone": job.backbone, "weights": job.weights, "seed": job.seed, "on_bad_image": job.on_bad_image,
             "chosen": part(every, SETTINGS), **part(every, RECIPE), "device": self.device, "track": "none",
-            "checkpoint_every": job.recipe.iterations + 1, "runs": self.runs,
+            "checkpoint_every": job.recipe.iterations + 1, "runs": self.runs, "compile": self.compile,
         }  # fmt: skip
 
     def _add(self, trial: Trial) -> None:

@@ -61,7 +61,13 @@ def command(
     seed: Annotated[int, typer.Option(help="Of the settings tried, the folds and the trainings.")] = 0,
     on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    lanes: Annotated[int, typer.Option(help="How many folds train at once on the GPU.")] = 1,
+    compile_: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", help="torch.compile first; unasked where a search has 12,000 iterations."
+        ),
+    ] = None,
+    lanes: Annotated[int, typer.Option(help="How many folds train at once on a GPU that has the room.")] = 2,
     out: Annotated[
         Path | None, typer.Option(help="The search's folder (runs/tune/DATA-METHOD); --combine: a file.")
     ] = None,
@@ -87,7 +93,7 @@ def command(
         "trials": trials, "iterations": iterations, "folds": folds, "score": score, "sampler": sampler, "batch": batch,
         "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
         "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
-        "on_bad_image": on_bad_image, "device": device, "lanes": lanes,
+        "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip
     if each_target:
         _each(what[0], data, each_target, out, json_, asked)
