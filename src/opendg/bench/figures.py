@@ -86,17 +86,27 @@ def source_unknown(run: Run, which: str, root: Path | None, device: str) -> Pred
 
 def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
     """t-SNE of the target's features, a figure for each method and target; of the first seed, 2000 images at most."""
-    from sklearn.manifold import TSNE
-
     written = []
     for row, target, result in _first_seeds(rows):
         seen = target_predictions(result)
         chosen = generator(0, "t-sne").permutation(len(seen))[:POINTS]
-        near = min(30.0, (len(chosen) - 1) / 3)
-        made = TSNE(init="pca", perplexity=near, random_state=derive(0, "t-sne") % 2**32)
-        points = made.fit_transform(seen.features[chosen])
+        features = seen.features[chosen]
+        if not np.isfinite(features).all():
+            raise OpenDGError(f"The run {result.path.parent.name!r} has features that are no numbers: train it anew.")
+        points = plane(features)
         written += figures.embedding_figure(points, seen.known[chosen], out / f"tsne-{target}-{_file(row)}")
     return written
+
+
+def plane(features: NDArray[np.float32]) -> Floats:
+    """t-SNE to two dimensions; features that are all alike, as of a run that has collapsed, are all in one place."""
+    from sklearn.manifold import TSNE
+
+    if not features.std(axis=0).any():  # scikit-learn divides by their spread, and dies of it
+        return np.zeros((len(features), 2))
+    near = min(30.0, (len(features) - 1) / 3)
+    made = TSNE(init="pca", perplexity=near, random_state=derive(0, "t-sne") % 2**32)
+    return np.asarray(made.fit_transform(features), dtype=np.float64)
 
 
 def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
