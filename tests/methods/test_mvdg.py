@@ -47,9 +47,10 @@ def test_the_inner_adam_is_traced_whole() -> None:
         weights = {name: torch.nn.Parameter(torch.ones_like(tensor)) for name, tensor in gradient.items()}
         own = {f"{moment}.{n}": torch.zeros_like(w) for n, w in weights.items() for moment in ("first", "second")}
         own["steps"] = torch.zeros((), dtype=torch.float64)
-        moved = weights
+        moved, tensors = weights, dict(own)
         for _ in range(2):
             moved = step(moved, gradient, own, lr=0.02, decay=0.1)
+        assert all(own[name] is tensor for name, tensor in tensors.items())  # in place: a captured step goes on in them
         found.append([*moved.values(), *(tensor.detach() for tensor in own.values())])
     torch.testing.assert_close(*found)
 

@@ -15,7 +15,7 @@ logits given out say the same: log mean_d softmax(z_d) + mean_d logsumexp(z_d), 
 and their energy the average energy; one-vs-all outputs and features are averaged as well.
 
 Needs BatchNorm: a backbone without it (the ConvNet) is refused. Domains must have equally many images in a batch, as
-they do. Cost: that of ERM in images, up to twice in time where memory bounds it (no fused kernel for this layer); S
+they do. Cost: that of ERM in images, 2.5 times in time, for no fused kernel is made for this layer; S
 times in evaluation.
 What to expect: half of the statistics of every layer are at first the image's own, which pretrained weights do not
 know. On PACS (ResNet-18, common recipe, one seed) its training loss is after 2,000 iterations where ERM's is after 700;

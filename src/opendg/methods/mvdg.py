@@ -167,7 +167,7 @@ def adam_step(weights: Weights, gradient: Weights, own: Weights, lr: float, deca
     """torch.optim.Adam(lr, weight_decay=decay) on fast weights: new ones out, the moments in `own` moved in place."""
     values = list(weights.values())
     first, second = ([own[f"{moment}.{name}"] for name in weights] for moment in ("first", "second"))
-    own["steps"] += 1
+    own["steps"].add_(1)
     rate = (lr / (1 - 0.9 ** own["steps"])).to(values[0].dtype)
     width = (1 - 0.999 ** own["steps"]).sqrt().to(values[0].dtype)
     pulled = torch._foreach_add([gradient[name] for name in weights], values, alpha=decay)
