@@ -155,7 +155,12 @@ def test_figures_come_from_finished_runs(finished: Finished, tmp_path: Path, kin
     page = (tmp_path / "signs.md").read_text()
     assert all(f"]({name}.png)" in page for name in names)
     assert "Protocol: " in page
-    assert "Seeds: 0, 1" in " ".join(made.caption)
+    caption = " ".join(made.caption)
+    assert "Seeds: 0, 1" in caption
+    rule = "H@source95 is H@source95" if kind == "confusion" else "Threshold: none is needed."
+    assert rule in caption, "no rule is named that the figure does not use"
+    assert ("Means over seeds" in caption) == (kind == "thresholds")
+    assert "standard deviation" not in caption
 
 
 def test_the_source_curve_sees_unknown_classes_of_the_source_domains_alone(finished: Finished, tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ NAMES |= {rule.key: rule.name for rule in RULES if rule.key not in NAMES}
 
 
 def describe(
-    results: Sequence[Result], metrics: Sequence[str], rows: Mapping[str, Sequence[Result]], spread: str
+    results: Sequence[Result], metrics: Sequence[str], rows: Mapping[str, Sequence[Result]], spread: str = ""
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The header as sentences, and as facts by name for machines. `spread` says what numbers the spread is over."""
+    """The header as sentences, and as facts by name for machines. `spread` says what numbers the spread is over.
+
+    A figure has none, and names the rules that it takes thresholds from alone.
+    """
     rules = [rule for rule in RULES if rule.key in metrics]
     threshold = "; ".join(f"{NAMES[rule.key]} is {rule.name}, {rule.idea}; it saw {rule.saw}" for rule in rules)
     selections = _by_row({label: found[0].record["selection"] for label, found in rows.items()})
@@ -32,7 +35,7 @@ def describe(
         f"Protocol: {_protocols(results)}. Each target is tested on all of its images and never trained on.",
         f"Selection: {selections}.",
         f"Threshold: {threshold}." if rules else "Threshold: none is needed.",
-        f"Percent; mean ± standard deviation over {spread}. Seeds: {_seeds(rows)}.",
+        f"Percent; mean ± standard deviation over {spread}. " * bool(spread) + f"Seeds: {_seeds(rows)}.",
         f"Backbone: {_backbones(rows)}. {_recipes(rows)}",
         *_settings(rows),
         f"Code: opendg {_list(_each(results, 'opendg'))}, commit {_list(_each(results, 'commit'))}; "

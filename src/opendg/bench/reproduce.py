@@ -248,6 +248,8 @@ SAID = {
     "confusion": "Threshold: the one that accepts 95 % of the source validation images. The first seed.",
 }
 
+RULED = {"confusion": ("h@source95",)}  # figures that take their threshold from a rule
+
 
 def _figure(
     plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
@@ -272,7 +274,7 @@ def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
 def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> tuple[str, ...]:
     """What is said of the figures, from records alone."""
     rows = kinds(figure_rows(plan, results), plan.methods)
-    header, _ = describe(results, plan.show.metrics, rows, "seeds")
+    header, _ = describe(results, RULED.get(plan.show.kind, ()), rows)
     return (SAID[plan.show.kind], *header, *notes)
 
 
