@@ -342,6 +342,22 @@ def test_dark_is_dark_and_paper_is_white(browser: Any, page: Path) -> None:
         assert seen.tab.pdf(format="A4").startswith(b"%PDF")
 
 
+OVERLAPS = """() => {
+  const texts = [...document.querySelectorAll("#chart text")].filter((e) => e.textContent.trim());
+  const boxes = texts.map((e) => [e.textContent, e.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+  return boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) => meet(a, b)).map(([two]) => [one, two]));
+}"""
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_no_word_of_the_chart_lies_upon_another(browser: Any, page: Path, width: int) -> None:
+    with visit(browser, page, viewport={"width": width, "height": 800}) as seen:
+        for option in seen.tab.locator("#pick option").all():
+            seen.choose("#pick", option.get_attribute("value"))
+            assert seen.tab.evaluate(OVERLAPS) == []
+
+
 @pytest.mark.parametrize("width", [320, 390, 820])
 def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Any, page: Path, width: int) -> None:
     with visit(browser, page, **(PHONE | {"viewport": {"width": width, "height": 800}})) as seen:

@@ -103,7 +103,7 @@ function drawCurves(runs) {
   byId("panels").replaceChildren(...(panels.length ? panels : [none]));
 }
 
-// Labels of the rules' thresholds above the chart, on as many lines as keep them apart.
+// Labels of the thresholds of rules above the chart and its scale, on as many lines as keep them apart.
 function marks(run, x, top) {
   const rungs = rungValues(state.score).length;
   const placed = Object.entries(run.scores[state.score].rules)
@@ -120,8 +120,8 @@ function marks(run, x, top) {
     return svg(
       "g",
       { class: "mark" },
-      svg("line", { x1: at, x2: at, y1: top - 2, y2: top + 6 }),
-      svg("text", { x: at, y: top - 6 - 12 * line, "text-anchor": "middle" }, name),
+      svg("line", { x1: at, x2: at, y1: top - 8, y2: top + 6 }),
+      svg("text", { x: at, y: top - 12 - 12 * line, "text-anchor": "middle" }, name),
     );
   });
 }
@@ -138,7 +138,7 @@ function drawChart(run) {
   const { root, x, y, inner } = frame(
     width,
     310,
-    { left: 30, right: 46, top: 44, bottom: 36 },
+    { left: 30, right: 46, top: 50, bottom: 36 },
     `acc_k, acc_u and H of ${titleOf(run)} over the thresholds of ${state.score}`,
   );
   const values = rungValues(state.score);
