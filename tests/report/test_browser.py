@@ -342,6 +342,16 @@ def test_dark_is_dark_and_paper_is_white(browser: Any, page: Path) -> None:
         assert seen.tab.pdf(format="A4").startswith(b"%PDF")
 
 
+def test_runs_of_two_protocols_are_told_apart_by_their_titles(browser: Any, runs: Path, tmp_path: Path) -> None:
+    names = ("erm-wood", "other-wood", "medic-wood")
+    write_report([runs / name for name in names], tmp_path / "page.html", points=0, mistakes=0)
+    with visit(browser, tmp_path / "page.html") as seen:
+        first, second, alone = sorted(seen.texts("#pick option"), key=lambda title: ("medic" in title, title))
+        assert alone == "medic → wood, seed 0", "no longer than it must be"
+        assert first != second
+        assert first.startswith("erm → wood, seed 0 (signs:shared:3+1:")
+
+
 OVERLAPS = """() => {
   const texts = [...document.querySelectorAll("#chart text")].filter((e) => e.textContent.trim());
   const boxes = texts.map((e) => [e.textContent, e.getBoundingClientRect()]);

@@ -26,7 +26,13 @@ const labelOf = (run) => (run.variant ? `${run.method}, ${run.variant}` : run.me
 
 const labels = distinct(data.runs, labelOf);
 
-const titleOf = (run) => `${labelOf(run)} → ${run.target}, seed ${run.seed ?? "?"}`;
+const shortTitle = (run) => `${labelOf(run)} → ${run.target}, seed ${run.seed ?? "?"}`;
+
+// Runs of one short title, as when each class is the unknown one in turn, are told apart by their protocols.
+function titleOf(run) {
+  const twins = once("titles", () => collect(data.runs, shortTitle)).get(shortTitle(run));
+  return twins.length > 1 ? `${shortTitle(run)} (${run.protocol})` : shortTitle(run);
+}
 
 const remembered = new Map();
 
