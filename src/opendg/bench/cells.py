@@ -43,6 +43,11 @@ class Cell:
             "chosen": dict(self.settings), "recipe": self.base, **self.recipe,
         }  # fmt: skip
 
+    @property
+    def kind(self) -> str:
+        """What cells have in common whose step is the same code: all but target, classes and seed."""
+        return json.dumps([self.method, self.settings, self.data, self.backbone, self.base, self.recipe])
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

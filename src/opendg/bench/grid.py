@@ -6,7 +6,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 from opendg.bench.cells import Cell
@@ -43,6 +46,7 @@ class Grid:
         self.flying: dict[Future[Outcome], str] = {}
         self.deaths: Counter[str] = Counter()
         self.not_before: dict[str, float] = {}
+        self.left: list[str] = []  # kinds that workers have just been at
 
     def run(self, retry_failed: bool = False) -> dict[str, str]:
         """The end state of every run: done or failed. Finished runs are left alone, failed ones too unless asked."""
@@ -65,26 +69,42 @@ class Grid:
 
     def _launch(self) -> None:
         """Give the runner what it has room for; runs that others hold are looked at again later."""
-        for _ in range(len(self.waiting)):
-            if len(self.flying) >= self.runner.slots:
-                return
-            name = self.waiting.popleft()
-            if time.monotonic() < self.not_before.get(name, 0.0):
-                self.waiting.append(name)
-                continue
+        now = time.monotonic()
+        ready = [name for name in self.waiting if now >= self.not_before.get(name, 0.0)]
+        while ready and len(self.flying) < self.runner.slots:
+            name = self._next(ready)
+            ready.remove(name)
+            self.waiting.remove(name)
             state = self.ledger.state(name, self.cells[name].scores)
             if state == "running":
                 self._defer(name)
             elif state == "done" or (state == "failed" and name in self.not_before):
                 self.ended[name] = state  # by another runner, meanwhile
             else:
-                self.flying[self.runner.submit(Order(name, self.cells[name], self.site))] = name
+                order = Order(name, self.cells[name], self.site, self.alike[self.cells[name].kind])
+                self.flying[self.runner.submit(order)] = name
+        self.left.clear()
+
+    def _next(self, ready: list[str]) -> str:
+        """One of the kind that a free worker was at, whose compiled step it can use; else of the kind least at work."""
+        busy = Counter(self.cells[name].kind for name in self.flying.values())
+        name = min(ready, key=lambda name: (self.cells[name].kind not in self.left, busy[self.cells[name].kind]))
+        with suppress(ValueError):
+            self.left.remove(self.cells[name].kind)
+        return name
+
+    @cached_property
+    def alike(self) -> dict[str, int]:
+        """For each kind, how many runs of it one worker will make, if they share them evenly."""
+        kinds = Counter(self.cells[name].kind for name in self.cells if name not in self.ended)
+        return {kind: min(count, ceil(count * len(kinds) / self.runner.slots)) for kind, count in kinds.items()}
 
     def _defer(self, name: str) -> None:
         self.not_before[name] = time.monotonic() + POLL
         self.waiting.append(name)
 
     def _land(self, name: str, future: Future[Outcome]) -> None:
+        self.left.append(self.cells[name].kind)
         try:
             outcome = future.result()
         except Died as error:

@@ -31,7 +31,7 @@ class Site:
     root: str | None = None
     device: str = "auto"
     checkpoint_every: int = 500
-    compile: bool = False
+    compile: bool | None = None  # None: where it pays
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Order:
     name: str
     cell: Cell
     site: Site
+    runs: int = 1  # of this kind that the worker will see: decides whether compiling pays
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "cell": self.cell.to_json(), "site": asdict(self.site)}
+        return {"name": self.name, "cell": self.cell.to_json(), "site": asdict(self.site), "runs": self.runs}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Order:
-        return cls(values["name"], Cell.from_json(values["cell"]), Site(**values["site"]))
+        return cls(values["name"], Cell.from_json(values["cell"]), Site(**values["site"]), values["runs"])
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def make(order: Order) -> Run:
         if not path.exists():
             run = train(
                 cell.method, cell.data, cell.target, out=path, device=site.device, root=root,
-                checkpoint_every=site.checkpoint_every, compile=site.compile, **cell.asked(),
+                checkpoint_every=site.checkpoint_every, compile=site.compile, runs=order.runs, **cell.asked(),
             )  # fmt: skip
         elif (run := Run.open(path)).finished is False:
             run = resume(path, device=site.device)

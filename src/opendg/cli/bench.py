@@ -37,7 +37,10 @@ Cpus = Annotated[int, typer.Option(help="CPUs that a run takes of a Ray node.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Try the failed runs again.")]
 Every = Annotated[int, typer.Option(help="Iterations between checkpoints.")]
-Compile = Annotated[bool, typer.Option(help="Compile the step (torch.compile): slower to start, then faster.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="torch.compile first; unasked where it pays."),
+]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long; needs no data and no GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs/bench")
@@ -49,7 +52,7 @@ def run(
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
     targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, config: Configs = None,
     jobs: Jobs = 1, on: On = "here", address: Address = None, cpus: Cpus = 1, device: Device = "auto",
-    checkpoint_every: Every = 500, compile: Compile = False, retry_failed: Retry = False,
+    checkpoint_every: Every = 500, compile: Compile = None, retry_failed: Retry = False,
     dry_run: Dry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Train and evaluate every run of a plan. Finished runs are kept, interrupted ones go on, failed ones are noted.

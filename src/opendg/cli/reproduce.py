@@ -36,7 +36,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
     dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
     cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500,
-    compile: bench.Compile = False, retry_failed: bench.Retry = False, json_: bench.Json = False,
+    compile: bench.Compile = None, retry_failed: bench.Retry = False, json_: bench.Json = False,
 ) -> None:  # fmt: skip
     """Run what is missing of a table or figure of the paper, then show it beside the published numbers.
 
@@ -46,7 +46,7 @@ def command(
     """
     with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
         from opendg.bench import reproduce
-        from opendg.bench.made import make_into
+        from opendg.bench.made import about_configs, make_into
         from opendg.bench.records import load_records
 
         part = {"seeds": seeds, "methods": methods, "targets": targets, "backbone": backbone, "iterations": iterations}
@@ -56,7 +56,7 @@ def command(
             name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
             backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
         )  # fmt: skip
-        notes, failed = note or [], False
+        notes, failed = [*(note or []), *about_configs(config or [])], False
         folder = out or Path("reproduced") / asked.name
         if dry_run:
             show_forecast(asked.name, reproduce.forecast(asked, runs, root, jobs, retry_failed), json_)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,10 +33,8 @@ class LocalRunner:
         self.slots = jobs * len(places)
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.slots)))}
         logs = Ledger(runs).folder / "logs"
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         self._slots = [Slot(number, place | threads, logs) for number, place in enumerate(places * jobs)]
-        for slot in self._slots:
-            self._free.put(slot)
+        self._free, self._lock = list(self._slots), threading.Lock()
         self._threads = ThreadPoolExecutor(self.slots)
         where = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "the CPU"
         self.told = f"{where}, {self.slots} run{'s' * (self.slots > 1)} at once"
@@ -45,11 +43,20 @@ class LocalRunner:
         return self._threads.submit(self._ask, order)
 
     def _ask(self, order: Order) -> Outcome:
-        slot = self._free.get()
+        slot = self._take(order.cell.kind)
         try:
             return slot.ask(order)
         finally:
-            self._free.put(slot)
+            with self._lock:
+                self._free.append(slot)
+
+    def _take(self, kind: str) -> Slot:
+        """A free slot, one that was at this kind of run if there is any; there are as many slots as threads."""
+        with self._lock:
+            slot = min(self._free, key=lambda slot: (slot.kind != kind, slot.kind is not None))
+            self._free.remove(slot)
+            slot.kind = kind
+            return slot
 
     def close(self) -> None:
         for slot in self._slots:
@@ -67,6 +74,7 @@ class Slot:
         self.environment = environment
         self.log = logs / f"{socket.gethostname()}-{os.getpid()}-{number}.log"
         self.worker: subprocess.Popen[str] | None = None
+        self.kind: str | None = None  # of the last run
         self.closed = False
 
     def ask(self, order: Order) -> Outcome:
