@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from opendg.bench.made import Made, remake, stale
+from opendg.bench.made import Made, about_configs, remake, stale
 from opendg.bench.plan import Plan, Show
 from opendg.bench.reproduce import keep_records, produce, results_of
 from opendg.cli import app
 from opendg.errors import OpenDGError
+from opendg.training.config import Config, write_config
 from tests.bench.results import CLASSES, record
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -142,6 +143,19 @@ def test_a_plan_of_the_users_lies_beside_its_table(folder: Path, tmp_path: Path)
     assert "| Plain-cls" in (out / "mine.md").read_text()
     assert Made.read(out / "pacs-resnet18.md").plan == "mine.toml"
     assert stale(out) == []
+
+
+def test_a_table_of_tuned_settings_says_how_they_were_found(tmp_path: Path) -> None:
+    """One setting for all targets has seen each of them as a source; that is said once, and read back."""
+    common = "No search opened its target; but each was a source of the others."
+    files = [tmp_path / "medic.toml", tmp_path / "erm.toml", tmp_path / "mine.toml"]
+    write_config(files[0], Config("medic", {"lr": 0.25}), ["Trial 3 of 8.", common])
+    write_config(files[1], Config("erm", {"lr": 0.5}), ["Trial 0 of 8.", common])
+    files[2].write_text('method = "mldg"')
+    notes = about_configs(files)
+    assert notes == [f"Settings of medic: Trial 3 of 8. {common}", "Settings of erm: Trial 0 of 8."]
+    (tmp_path / "page.md").write_text(f"- {Made('pacs-resnet18', 'records', notes=tuple(notes)).sentence}\n")
+    assert Made.read(tmp_path / "page.md").notes == tuple(notes)
 
 
 def test_comparisons_are_looked_at_too(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from opendg.bench.reproduce import (
 )
 from opendg.errors import OpenDGError
 from opendg.runs.files import write_atomic
+from opendg.training.config import read_config
 
 LINE = re.compile(r"^- Made with `(opendg reproduce .*)`, in this folder\.$", re.MULTILINE)
 PICTURE = re.compile(r"^!\[.*\]\((.*)\)$", re.MULTILINE)
@@ -112,6 +113,18 @@ def make_into(
         for path in sorted(home.iterdir()):
             write_atomic(folder / path.name, path.read_bytes())
     return replace(product, files=[folder / path.name for path in product.files])
+
+
+def about_configs(files: Sequence[Path]) -> list[str]:
+    """For the header: what `opendg tune` wrote above the settings that it found, each sentence once."""
+    notes, before = [], set[str]()
+    for file in files:
+        lines = [line.removeprefix("#").strip() for line in file.read_text().splitlines() if line.startswith("#")]
+        new = [line for line in lines if line not in before]
+        before.update(new)
+        if new:
+            notes.append(f"Settings of {read_config(file).method}: {' '.join(new)}")
+    return notes
 
 
 def _lay_beside(plan: str, folder: Path) -> str:
