@@ -187,6 +187,15 @@ def test_a_config_of_tune_is_laid_over_its_method(tree: Path, tmp_path: Path) ->
     assert (erm.settings, erm.recipe) == ({}, {"iterations": 3})
 
 
+@pytest.mark.parametrize(
+    ("tuned", "sentence"),
+    [(["mldg"], "for mldg, which signs does not have"), (["erm", "erm"], "Two of the --config files are for erm")],
+)
+def test_a_config_that_would_be_without_effect_is_refused(tree: Path, tuned: list[str], sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        plan_of(tree).override(configs=[Config(method) for method in tuned])
+
+
 def test_all_that_a_plan_can_hold_is_checked() -> None:
     for kind, kinds in ((Plan, check.PLAN), (Entry, check.ENTRY), (Show, check.SHOW)):
         assert {f.name for f in fields(kind)} - {"name"} == set(kinds)

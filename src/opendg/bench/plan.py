@@ -134,10 +134,20 @@ class Plan:
     ) -> Plan:  # fmt: skip
         """The plan with what the command line says; None leaves a thing as it is."""
         made = replace(self, **{name: value for name, value in values.items() if value is not None})
+        self._check_configs(configs)
         entries = [reduce(Entry.tuned, configs, entry) for entry in self._chosen(methods)]
         if iterations is not None:
             entries = [replace(entry, recipe=entry.recipe | {"iterations": iterations}) for entry in entries]
         return replace(made, methods=tuple(entries), seeds=tuple(seeds or self.seeds))
+
+    def _check_configs(self, configs: Sequence[Config]) -> None:
+        """Each is for a method of the plan, and no two are for the same: none is without effect."""
+        tuned = [config.method for config in configs]
+        for method in tuned:
+            if method not in {entry.method for entry in self.methods}:
+                raise OpenDGError(f"A --config is for {method}, which {self.name} does not have: leave it out.")
+            if tuned.count(method) > 1:
+                raise OpenDGError(f"Two of the --config files are for {method}: give one for each method.")
 
     def _chosen(self, methods: Sequence[str] | None) -> list[Entry]:
         """The entries of these names or labels; all of them for None."""
