@@ -73,6 +73,9 @@ def test_one_run_is_evaluated_at_once(opendg: Command, tree: Path, tmp_path: Pat
     assert said.code == 0
     assert "H@oracle10" in said.out
     assert (tmp_path / "run" / "evaluation-selected.json").exists()
+    every = record(opendg, tmp_path / "run", "--score", "*")["scores"]
+    assert {"cls", "energy", "knn", "openmax"} <= set(every)
+    assert "bcls" not in every, "it needs the one-vs-all head"
 
 
 def record(opendg: Command, run: Path, *words: str) -> dict[str, Any]:

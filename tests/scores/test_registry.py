@@ -159,6 +159,9 @@ def test_names_wildcards_and_near_matches() -> None:
     assert list_scores("m*") == ["max-logit", "mahalanobis"]
     assert select_scores("energy, m*,energy") == ["energy", "max-logit", "mahalanobis"]
     assert select_scores(["knn"]) == ["knn"]
+    assert select_scores("*cls,vim", usable=["cls", "energy"]) == ["cls", "vim"], "a name is taken at its word"
+    with pytest.raises(OpenDGError, match="None of the scores knn can be read"):
+        select_scores("k*", usable=["cls"])
     with pytest.raises(OpenDGError, match="did you mean 'mahalanobis'"):
         make_score("mahalanobi")
     with pytest.raises(OpenDGError, match="did you mean 'energy'"):

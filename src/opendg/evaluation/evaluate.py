@@ -41,7 +41,8 @@ def evaluate(
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
-    chosen = select_scores(scores) if scores else None
+    if scores:
+        select_scores(scores)  # a name that there is not is told before anything is read
     job = Job.from_json(run.config)
     index, split = job.open_data(root)
     check_manifest(run, manifest(job.protocol, index, split))
@@ -50,8 +51,8 @@ def evaluate(
     target = predict_split(run, job, classifier, index, split, split.test, place)
     write_atomic(run.target_file(which), target.pack())
     val = Predictions.load(run.val_file(which))
-    own = METHODS[job.method].score
-    names = chosen or [name for name in usable_scores(target, linear_head(classifier)) if name in (*PLAIN, own)]
+    own, usable = METHODS[job.method].score, usable_scores(target, linear_head(classifier))
+    names = select_scores(scores, usable) if scores else [name for name in usable if name in (*PLAIN, own)]
 
     def source() -> Predictions:
         return predict_split(run, job, classifier, index, split, split.train, place)

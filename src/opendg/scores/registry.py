@@ -45,15 +45,21 @@ def make_score(name: str, **options: Any) -> Score:
     return kind(**options)
 
 
-def select_scores(patterns: str | Iterable[str]) -> list[str]:
-    """Names from names and wildcards, in a list or joined by commas ("energy,m*"); each once, in the order asked."""
+def select_scores(patterns: str | Iterable[str], usable: Iterable[str] = SCORES) -> list[str]:
+    """Names from names and wildcards, in a list or joined by commas ("energy,m*"); each once, in the order asked.
+
+    A wildcard stands for those of the `usable` scores that it matches; a name for itself.
+    """
     asked = patterns.split(",") if isinstance(patterns, str) else list(patterns)
     found: dict[str, None] = {}
     for pattern in (pattern.strip() for pattern in asked):
         matches = list_scores(pattern)
         if not matches:
             raise unknown_name("score", pattern, SCORES)
-        found |= dict.fromkeys(matches)
+        fitting = [name for name in matches if name == pattern or name in set(usable)]
+        if not fitting:
+            raise OpenDGError(f"None of the scores {', '.join(matches)} can be read from this run: name others.")
+        found |= dict.fromkeys(fitting)
     if not found:
         raise OpenDGError("No score was named: give one or more, joined by commas.")
     return list(found)
