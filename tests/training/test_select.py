@@ -80,6 +80,8 @@ def test_a_method_that_averages_by_itself_has_no_iterate_to_select(
     asked = quick(select="source-accuracy", chosen=chosen)
     with pytest.raises(OpenDGError, match="ends with a mean .* --select source-accuracy .* leave --select out"):
         opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
+    with pytest.raises(OpenDGError, match="ends with a mean .* --average 0.9 .* leave --average out"):
+        opendg.train(method, data=str(tree), out=tmp_path / "run", **quick(average=0.9, chosen=chosen))
     assert not (tmp_path / "run").exists()
 
 

@@ -18,6 +18,11 @@ def check_selection(method: Method, recipe: Recipe) -> None:
             f"{method.title} ends with a mean of the weights of many iterations, and --select {recipe.select} would "
             "put those of one in its place: leave --select out."
         )
+    if method.averages and recipe.average:
+        raise OpenDGError(
+            f"{method.title} ends with a mean of the weights of many iterations, and --average {recipe.average} would "
+            "put another mean in its place: leave --average out."
+        )
 
 
 class Selection:
