@@ -102,6 +102,19 @@ def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> Non
     assert opendg.resume(tmp_path / "run", device="cpu").finished
 
 
+def test_a_run_goes_on_where_its_data_have_moved(tmp_path: Path) -> None:
+    def stop(step: int, total: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    tree = write_tree(tmp_path / "signs")
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
+    moved = tree.rename(tmp_path / "moved")
+    with pytest.raises(OpenDGError, match="signs"):
+        opendg.resume(tmp_path / "run", device="cpu")
+    assert opendg.resume(tmp_path / "run", root=moved, device="cpu").finished
+
+
 def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> None:
     def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
         raise KeyboardInterrupt

@@ -90,7 +90,7 @@ def make(order: Order) -> Run:
                 checkpoint_every=site.checkpoint_every, compile=site.compile, runs=order.runs, **cell.asked(),
             )  # fmt: skip
         elif (run := Run.open(path)).finished is False:
-            run = resume(path, device=site.device)
+            run = resume(path, root=root, device=site.device)
     if run_name(Job.from_json(run.config)) != order.name:
         raise OpenDGError(
             f"What was trained is not what {order.name!r} stands for: the dataset has other domains or classes than "

@@ -82,7 +82,7 @@ def command(
         Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this interrupted run; nothing else is needed.")
+        Path | None, typer.Option(help="Go on with this interrupted run; --root where its data have moved.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
@@ -96,7 +96,7 @@ def command(
         from opendg.training.train import resume as resume_run
 
         with Progress("resume", quiet=json_) as progress:
-            runs = [resume_run(resume, device=device, report=progress)]
+            runs = [resume_run(resume, root=root, device=device, report=progress)]
         for sentence in (entry["warning"] for entry in runs[0].read_log() if "warning" in entry):
             typer.echo(sentence, err=True)
     else:

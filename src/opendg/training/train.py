@@ -97,8 +97,13 @@ def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
         raise
 
 
-def resume(path: str | Path, *, device: str = "auto", report: Report | None = None) -> Run:
-    """Go on with an interrupted run, from its newest whole checkpoint or else from the start."""
+def resume(
+    path: str | Path, *, root: str | Path | None = None, device: str = "auto", report: Report | None = None
+) -> Run:
+    """Go on with an interrupted run, from its newest whole checkpoint or else from the start.
+
+    `root` is where the data lie now, if they have moved.
+    """
     run = Run.open(Path(path))
     _refuse_finished(run)
     fabric = make_fabric(device)
@@ -107,7 +112,7 @@ def resume(path: str | Path, *, device: str = "auto", report: Report | None = No
     with run.hold():
         _refuse_finished(run)  # once more: another process may have finished it meanwhile
         job = Job.from_json(run.config)
-        index, split = job.open_data()
+        index, split = job.open_data(root)
         classifier = make_classifier(job)
         if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
             raise _changed(f"images of {job.data!r}", run)
