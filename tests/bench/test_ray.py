@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from opendg.bench.runners.choose import make_runner
+from opendg.bench.runners.ray import answers
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from tests.bench.parts import signs
@@ -50,6 +52,16 @@ def test_without_ray_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OpenDGError, match=r"pip install 'opendg\[ray\]'"):
         make_runner("ray", tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+def test_an_address_where_nothing_listens_is_refused_at_once(prefix: str) -> None:
+    """Ray would try for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        answers(address)
+    with pytest.raises(OpenDGError, match="No Ray cluster answers at"):
+        answers(address)
 
 
 def test_an_unknown_runner_is_refused(tmp_path: Path) -> None:

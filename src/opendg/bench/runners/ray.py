@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -27,12 +28,11 @@ class RayRunner:
             raise OpenDGError("Ray is not installed: try pip install 'opendg[ray]', or leave --on ray out.") from error
         self._ray, self._own = ray, not ray.is_initialized()
         if self._own:
+            answers(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
             except (ConnectionError, ValueError, RuntimeError) as error:
-                raise OpenDGError(
-                    f"No Ray cluster answers at {address!r}: start one with `ray start --head` and see `ray status`."
-                ) from error
+                raise no_cluster(address) from error
         has = ray.cluster_resources()
         gpus = has.get("GPU", 0) if device != "cpu" else 0
         self._share = 1 / jobs if gpus else 0
@@ -56,6 +56,22 @@ class RayRunner:
     def close(self) -> None:
         if self._own:
             self._ray.shutdown()
+
+
+def answers(address: str | None, patience: float = 5.0) -> None:
+    """Refuse HOST:PORT where nothing listens: Ray itself goes on trying for minutes, and says so at length."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), patience).close()
+        except (OSError, OverflowError) as error:
+            raise no_cluster(address) from error
+
+
+def no_cluster(address: str | None) -> OpenDGError:
+    return OpenDGError(
+        f"No Ray cluster answers at {address!r}: start one with `ray start --head` and see `ray status`."
+    )
 
 
 def _perform(order: dict[str, Any]) -> dict[str, Any]:
