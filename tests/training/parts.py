@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from opendg.data.augment import augmentation
 from opendg.data.store import Store
@@ -17,14 +18,14 @@ from opendg.training.train import make_classifier, make_fabric, make_loop
 from tests.tiny import quick
 
 
-def make_parts(tree: Path, method: str = "medic", **asked: Any) -> Loop:
+def make_parts(tree: Path, method: str = "medic", dtype: torch.dtype = torch.float32, **asked: Any) -> Loop:
     """A Loop as `opendg.train` would make it; its feed, classifier and recipe hang on it."""
     asked = quick(**asked)
     target, device, _ = asked.pop("target"), asked.pop("device"), asked.pop("track")
     job, index, split = plan(method, str(tree), [target], **asked)
     store = Store.open(index, np.concatenate([split.train, split.val]), progress=False)
     fabric = make_fabric(device)
-    classifier = make_classifier(job)
+    classifier = make_classifier(job).to(dtype)
     classifier.place(fabric.device, job.recipe.precision)
     return make_loop(job, classifier, index, split, store, fabric)
 

@@ -130,6 +130,11 @@ def gradients(loss: Tensor, weights: Weights, keep: bool = False) -> Weights:
     return over_processes(dict(zip(weights, found, strict=True)))
 
 
+def leaves(weights: Weights) -> Weights:
+    """The same weights, in the same memory, as plain tensors: code compiled for them then serves fast weights too."""
+    return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+
+
 def over_processes(tensors: Weights) -> Weights:
     """Each tensor summed over the processes of a data-parallel run, all in one message; as it is in a single one."""
     if not (dist.is_available() and dist.is_initialized()):

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.func import grad
 
 from opendg.episodes import Episode, Pool, Task, split_classes
-from opendg.methods.base import Authors, Method, State, Update, gradients, over_processes
+from opendg.methods.base import Authors, Method, State, Update, gradients, leaves, over_processes
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -147,6 +147,7 @@ def meta_update(
 
     d/dtheta [ L1 + beta L2(theta^) ] = g1 + beta ( g2 - alpha H1 g2 ),   g2 = grad L2 at theta^, H1 = Hessian of L1
     """
+    weights = leaves(weights)
     train_loss = train(weights)
     inner = gradients(train_loss, weights)
     fast = classifier.fusing(descend)(weights, inner, alpha)
@@ -170,7 +171,7 @@ def hessian_times(loss: Loss, weights: Weights, vector: Weights) -> Weights:
 def descend(weights: Weights, gradient: Weights, alpha: float) -> Weights:
     """theta^ = theta - alpha g, as new leaves."""
     moved = torch._foreach_sub(list(weights.values()), torch._foreach_mul([gradient[name] for name in weights], alpha))
-    return {name: tensor.detach().requires_grad_() for name, tensor in zip(weights, moved, strict=True)}
+    return leaves(dict(zip(weights, moved, strict=True)))
 
 
 def add(first: Weights, second: Weights, factor: float = 1.0) -> Weights:

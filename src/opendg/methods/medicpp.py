@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from opendg.episodes import Episode, Pool, Task, class_groups
-from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes
+from opendg.methods.base import Authors, State, Survey, Update, gradients, leaves, mean_over_processes
 from opendg.methods.chance import on_host
 from opendg.methods.medic import MEDIC, add, descend, one_of
 from opendg.models.classifier import Classifier, Weights
@@ -103,7 +103,7 @@ class MEDICpp(MEDIC):
         return walk(np.array([[between[np.ix_(g, h)].sum() for h in groups] for g in groups]), random)
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
-        weights = classifier.weights()
+        weights = leaves(classifier.weights())
         losses: Weights = {}
         outer: Weights = {}
         parts = deal_in_order(episode, self.config.steps)

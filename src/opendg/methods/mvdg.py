@@ -45,7 +45,7 @@ from torch import Tensor
 from opendg.data.augment import FLIP, HEIGHT, LEFT, TOP, UNCHANGED, WIDTH, Augment
 from opendg.episodes import Episode, Pool, Task
 from opendg.methods.averaging import blank, renew_batchnorm
-from opendg.methods.base import Authors, Method, State, Survey, Update, gradients
+from opendg.methods.base import Authors, Method, State, Survey, Update, gradients, leaves
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
@@ -132,7 +132,7 @@ class MVDG(Method):
         return blank(classifier, "first") | blank(classifier, "second") | {"steps": steps}
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
-        config, weights = self.config, classifier.weights()
+        config, weights = self.config, leaves(classifier.weights())
         domains = len(episode.sizes) // (config.trajectories * config.length)
         starts = [domains * split for split in range(config.trajectories * config.length)]
         ends: list[Weights] = []
@@ -146,7 +146,7 @@ class MVDG(Method):
                     loss = total(classification_losses(outputs, side, config.ova_scale))
                     move = classifier.fusing(adam_step)
                     moved = move(fast, gradients(loss, fast), state.own, config.inner_lr, config.inner_decay)
-                    fast = {name: tensor.requires_grad_() for name, tensor in moved.items()}
+                    fast = leaves(moved)
                     losses.append(loss.detach())
             ends.append(fast)
         named_losses = {"meta-train": torch.stack(losses[::2]).mean(), "meta-test": torch.stack(losses[1::2]).mean()}

@@ -75,6 +75,9 @@ class Classifier(nn.Module):
     def place(self, device: torch.device, precision: str) -> None:
         """On the device, channels last; the backbone in bf16 where that is asked for, or auto and the GPU has it."""
         self.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for weight in self.parameters():
+            if weight.shape[2:] == (1, 1):  # strides as arithmetic leaves them, or fast weights would be compiled anew
+                weight.data = weight.data.flatten(1)[:, :, None, None]
         able = device.type == "cuda" and torch.cuda.is_bf16_supported()
         self.low = torch.bfloat16 if precision == "bf16" or (precision == "auto" and able) else None
 
