@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from opendg.bench.made import Made, about_configs, remake, stale
+from opendg.bench.made import Made, about_configs, make_into, remake, stale
 from opendg.bench.plan import Plan, Show
-from opendg.bench.reproduce import keep_records, produce, results_of
+from opendg.bench.reproduce import keep_records, results_of
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.training.config import Config, write_config
+from tests.bench.parts import signs
 from tests.bench.results import CLASSES, record
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -173,24 +174,26 @@ def test_comparisons_are_looked_at_too(tmp_path: Path) -> None:
     assert len(stale(tmp_path)) == 1
 
 
-def test_what_is_said_of_figures_is_that_of_their_records(finished: tuple[Plan, Path], tmp_path: Path) -> None:
-    """The pictures need predictions, which are not kept with the records."""
+def test_figures_and_what_is_said_of_them_are_those_of_their_records(
+    finished: tuple[Plan, Path], tree: Path, tmp_path: Path
+) -> None:
     plan, runs = finished
     figures = replace(plan, show=Show(kind="oscr"))
     results, records = keep_records(figures, results_of(plan, runs, None), tmp_path)
-    assert {result.path.parent.parent for result in results} == {runs}
-    produce(figures, results, tmp_path, notes=[Made("oscr", records.name).sentence])
-    (tmp_path / "signs.md").rename(tmp_path / "oscr.md")
-    assert [path.name for path in remake(tmp_path / "oscr.md")] == ["oscr.md"]
+    assert {result.path.parent.parent for result in results} == {records}
+    (tmp_path / "mine.toml").write_text(signs(tree, '[show]\nkind = "oscr"'))
+    make_into(tmp_path, str(tmp_path / "mine.toml"), records, results)
     assert stale(tmp_path) == []
-    page = (tmp_path / "oscr.md").read_text()
+    page = (tmp_path / "mine.md").read_text()
     assert "(oscr-ink.png)" in page
-    (tmp_path / "oscr.md").write_text(page.replace("Seeds: 0, 1", "Seeds: 0, 1, 2"))
+    (tmp_path / "mine.md").write_text(page.replace("Seeds: 0, 1", "Seeds: 0, 1, 2"))
     assert len(stale(tmp_path)) == 1
-    remake(tmp_path / "oscr.md")
-    assert (tmp_path / "oscr.md").read_text() == page
+    remake(tmp_path / "mine.md")
+    assert (tmp_path / "mine.md").read_text() == page
     (tmp_path / "oscr-ink.png").unlink()
     assert len(stale(tmp_path)) == 1
+    remake(tmp_path / "mine.md")
+    assert stale(tmp_path) == []
 
 
 lines = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), min_size=1).map(str.split).map(" ".join)

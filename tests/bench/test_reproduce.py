@@ -184,7 +184,7 @@ def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> 
     at = np.array([0.4])
     assert figures._mean_h(sides[::2], at)[0] == np.mean([h_score(*side, 0.4) for side in sides[::2]])
     result = figures.of_target(medic, "wood")[0]
-    seen = figures.target_predictions(result)
+    seen = figures.beside(result)
     assert len(sides[0][0]) == seen.known.sum()
     assert len(sides[0][2]) == (~seen.known).sum()
 
@@ -194,6 +194,25 @@ def test_figures_of_records_alone_say_what_they_need(finished: Finished, tmp_pat
     keep_records(plan, results_of(plan, runs, None), tmp_path)
     with pytest.raises(OpenDGError, match="needs predictions"):
         produce(shown(plan, "tsne"), load_records(tmp_path / "records"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["thresholds", "tsne", "oscr", "confusion"])
+def test_figures_are_drawn_again_without_the_runs(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """From the folder alone: weights, data and most of the predictions are elsewhere."""
+    plan, runs = shown(finished[0], kind), finished[1]
+    monkeypatch.setattr(figures, "POINTS", 20)
+    results, folder = keep_records(plan, results_of(plan, runs, None), tmp_path, device="cpu")
+    first = produce(plan, results, tmp_path / "first").files
+    lone = folder.rename(tmp_path / "elsewhere")
+    assert sum(path.stat().st_size for path in lone.rglob("*.npz")) < sum(
+        path.stat().st_size for path in runs.glob("*/*-averaged.npz")
+    )
+    second = produce(plan, load_records(lone), tmp_path / "second").files
+    assert [path.name for path in first] == [path.name for path in second]
+    for one, other in zip(first, second, strict=True):
+        assert one.suffix != ".png" or one.read_bytes() == other.read_bytes()
 
 
 def test_a_collapsed_run_is_one_point_of_its_plane() -> None:

@@ -1,9 +1,9 @@
-"""The figures of the paper from what runs have left behind: records and predictions. Nothing is trained here."""
+"""The figures of the paper, from records and the predictions that lie beside them. Nothing is trained here."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from opendg.evaluation.metrics import confusion, h_curve, oscr, oscr_curve
 from opendg.predictions import Predictions
 from opendg.protocol import manifest
 from opendg.runs.directory import Run
+from opendg.runs.files import write_atomic
 from opendg.runs.restore import restore
 from opendg.scores.base import Score
 from opendg.scores.registry import make_score
@@ -27,6 +28,10 @@ from opendg.training.job import Job
 from opendg.training.train import make_fabric
 
 Floats = NDArray[np.float64]
+NEEDS = {  # the predictions that lie beside a record, and that a figure is drawn from
+    "thresholds": ("target", "source-val", "source-unknown"), "tsne": ("target",), "oscr": ("target",),
+    "confusion": ("target",),
+}  # fmt: skip
 POINTS = 2000  # of a t-SNE: more are drawn over each other
 STEPS = 101  # thresholds of the H curve
 
@@ -49,9 +54,7 @@ def _both_sides(row: Row, target: str, root: Path | None, device: str) -> list[S
     """For each seed the target's side, then the sources'."""
     score, sides = plain_score(row.score), []
     for result in of_target(row, target):
-        run, which = Run.open(result.path.parent), result.record["weights"]
-        seen = target_predictions(result)
-        known, unknown = Predictions.load(run.val_file(which)), source_unknown(run, which, root, device)
+        seen, known, unknown = (beside(result, what, root, device) for what in NEEDS["thresholds"])
         sides.append((_value(score, seen, seen.known), seen.correct[seen.known], _value(score, seen, ~seen.known)))
         sides.append((_value(score, known), known.correct, _value(score, unknown)))
     return sides
@@ -69,32 +72,24 @@ def _mean_h(sides: Sequence[Side], at: Floats) -> Floats:
     return np.asarray(np.mean([h_curve(*side, at).h for side in sides], axis=0))
 
 
-def source_unknown(run: Run, which: str, root: Path | None, device: str) -> Predictions:
-    """Predictions for unknown classes in the source domains, kept beside the others. Only the threshold figure asks."""
-    path = run.path / f"source-unknown-{which}.npz"
-    if not path.exists():
-        job = Job.from_json(run.config)
-        index, split = job.open_data(root)
-        check_manifest(run, manifest(job.protocol, index, split))
-        place = make_fabric(device).device
-        found = predict_split(run, job, restore(run, which, place), index, split, split.val_unknown, place)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        found.save(unfinished)
-        unfinished.replace(path)
-    return Predictions.load(path)
+def predict_unknown(run: Run, which: str, root: Path | None, device: str) -> Predictions:
+    """Predictions for unknown classes in the source domains. Only the threshold figure asks for them."""
+    job = Job.from_json(run.config)
+    index, split = job.open_data(root)
+    check_manifest(run, manifest(job.protocol, index, split))
+    place = make_fabric(device).device
+    return predict_split(run, job, restore(run, which, place), index, split, split.val_unknown, place)
 
 
 def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
     """t-SNE of the target's features, a figure for each method and target; of the first seed, 2000 images at most."""
     written = []
     for row, target, result in _first_seeds(rows):
-        seen = target_predictions(result)
-        chosen = generator(0, "t-sne").permutation(len(seen))[:POINTS]
-        features = seen.features[chosen]
-        if not np.isfinite(features).all():
+        seen = slim("tsne", beside(result))
+        if not np.isfinite(seen.features).all():
             raise OpenDGError(f"The run {result.path.parent.name!r} has features that are no numbers: train it anew.")
-        points = plane(features)
-        written += figures.embedding_figure(points, seen.known[chosen], out / f"tsne-{target}-{_file(row)}")
+        points = plane(seen.features.astype(np.float32))
+        written += figures.embedding_figure(points, seen.known, out / f"tsne-{target}-{_file(row)}")
     return written
 
 
@@ -116,7 +111,7 @@ def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
         curves = {}
         for row in rows:
             for result in of_target(row, target)[:1]:
-                seen = target_predictions(result)
+                seen = beside(result)
                 values = plain_score(row.score)(seen)
                 parts = values[seen.known], seen.correct[seen.known], values[~seen.known]
                 curves[row.label] = (*oscr_curve(*parts), oscr(*parts))
@@ -128,7 +123,7 @@ def draw_confusion(rows: Sequence[Row], out: Path) -> list[Path]:
     """Answers with "unknown" among them, at the threshold that accepts 95 % of the source validation images."""
     written = []
     for row, target, result in _first_seeds(rows):
-        seen, rule = target_predictions(result), result.record["scores"][row.score]["h@source95"]
+        seen, rule = beside(result), result.record["scores"][row.score]["h@source95"]
         accepted = plain_score(row.score)(seen) >= rule["ranked_threshold"]
         counts = confusion(seen.label, seen.predicted, accepted, len(result.record["known"]))
         written += figures.confusion_figure(counts, result.record["known"], out / f"confusion-{target}-{_file(row)}")
@@ -163,15 +158,33 @@ def _first_seeds(rows: Sequence[Row]) -> Iterator[tuple[Row, str, Result]]:
                 yield row, target, result
 
 
-def target_predictions(result: Result) -> Predictions:
-    """What the run said of each target image; it lies beside the record in a run directory."""
-    path = result.path.parent / f"target-{result.record['weights']}.npz"
+def beside(result: Result, what: str = "target", root: Path | None = None, device: str = "auto") -> Predictions:
+    """Predictions that lie beside a record: of the target, of the sources' validation images or unknown classes.
+
+    The last are made when they are first asked for, in a run directory with its data at hand.
+    """
+    which = result.record["weights"]
+    path = result.path.parent / f"{what}-{which}.npz"
+    if what == "source-unknown" and not path.is_file() and (path.parent / "run.json").is_file():
+        write_atomic(path, predict_unknown(Run.open(path.parent), which, root, device).pack())
     if not path.is_file():
         raise OpenDGError(
             f"This figure needs predictions, and {path.name} is not beside {str(result.path)!r}: give the folder of "
             "runs with --runs or --records, not records alone."
         )
     return Predictions.load(path)
+
+
+def slim(kind: str, predictions: Predictions) -> Predictions:
+    """What a figure draws of the predictions; of those that were slimmed before, all.
+
+    t-SNE looks at POINTS images, at the features in half precision; the other figures look at no features.
+    """
+    if kind != "tsne":
+        return replace(predictions, features=predictions.features[:, :0])
+    if len(predictions) > POINTS:
+        predictions = predictions.take(generator(0, "t-sne").permutation(len(predictions))[:POINTS])
+    return replace(predictions, features=predictions.features.astype(np.float16))
 
 
 def plain_score(name: str) -> Score:

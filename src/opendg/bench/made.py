@@ -148,16 +148,9 @@ def pages_of(folder: Path) -> list[Path]:
 
 
 def remake(page: Path) -> list[Path]:
-    """Make a table anew where it lies, from its records; what was written.
-
-    Pictures that were drawn from predictions stay as they are: records alone make what is said of them.
-    """
+    """Make a table or figures anew where they lie, from the records and predictions beside them; what was written."""
     made = Made.read(page)
-    if made.plan_of(page.parent).show.kind not in FIGURES:
-        return made.make(load_records(page.parent / made.records), page.parent, page.parent).files
-    for name, text in _texts(page).items():
-        write_atomic(page.parent / name, text)
-    return [page]
+    return made.make(load_records(page.parent / made.records), page.parent, page.parent).files
 
 
 def stale(folder: Path) -> list[str]:

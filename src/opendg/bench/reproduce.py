@@ -128,17 +128,26 @@ def results_of(plan: Plan, runs: Path, root: Path | None) -> list[Result]:
     return read_records(paths)
 
 
-def keep_records(plan: Plan, results: Sequence[Result], out: Path) -> tuple[list[Result], Path]:
+def keep_records(
+    plan: Plan, results: Sequence[Result], out: Path, *, take: str | None = None, root: Path | None = None,
+    device: str = "auto",
+) -> tuple[list[Result], Path]:  # fmt: skip
     """Lay the raw records, each under the name of its run, beside what is made of them; its records, and their folder.
 
-    A table is of all records that lie there, so that it can be filled in several goes. Figures need the predictions
-    in the run directories: they are of the plan's runs.
+    A table is of all records that lie there, so that it can be filled in several goes. With those of a figure lie
+    the predictions that it is drawn from, as far as it looks at them: it can be drawn again without the runs.
     """
     folder = out / "records"
     make_folder(folder)
-    for result in results:
-        write_json(folder / f"{result.path.parent.name}-{result.record['weights']}.json", result.record)
-    return (list(results) if plan.show.kind in FIGURES else load_records(folder)), folder
+    needs = figures.NEEDS.get(plan.show.kind, ())
+    for result in take_weights(results, take) if needs else results:
+        name, which = result.path.parent.name, result.record["weights"]
+        for what in needs:
+            make_folder(folder / name)
+            found = figures.slim(plan.show.kind, figures.beside(result, what, root, device))
+            write_atomic(folder / name / f"{what}-{which}.npz", found.pack())
+        write_json(folder / (f"{name}/evaluation-{which}.json" if needs else f"{name}-{which}.json"), result.record)
+    return load_records(folder), folder
 
 
 def produce(

@@ -71,7 +71,8 @@ def command(
                 states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)
             failed = "failed" in states.values()
             notes += reproduce.about_failures(states)
-            results, records = reproduce.keep_records(asked, reproduce.results_of(asked, runs, root), folder)
+            found = reproduce.results_of(asked, runs, root)
+            results, records = reproduce.keep_records(asked, found, folder, take=take, root=root, device=device)
         made = make_into(
             folder, name, records, results, plan=plan, root=root, device=device, take=take, score=score,
             notes=tuple(notes), quick=quick,

@@ -170,7 +170,7 @@ def _percent(axes: Axes, which: str) -> None:
     from matplotlib.ticker import PercentFormatter
 
     for name in which:
-        getattr(axes, f"{name}axis").set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+        getattr(axes, f"{name}axis").set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
 
 
 def _cells(axes: Axes, shares: NDArray[np.float64]) -> None:
