@@ -50,7 +50,7 @@ def oscr_figure(curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: 
             xlabel="unknown images accepted", ylabel="known images accepted and right", xlim=(0, 1), ylim=(0, 1.005)
         )
         _percent(axes, "xy")
-        axes.legend(title="area (OSCR)", loc="lower right", title_fontsize=7.5, alignment="left")
+        axes.legend(title="area (OSCR)", loc="best", title_fontsize=7.5, alignment="left")
         figure.set_size_inches(3.4, 3.0)
     return written
 
