@@ -98,7 +98,8 @@ def make_logger(name: str, run: Run, begin: int) -> Logger:
         return WandbLogger(run) if name == "wandb" else MLflowLogger(run)
     except Exception as error:  # their errors have no common ground: no account, no server, no rights, no room
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise OpenDGError(f"{name} could not be opened ({reason}): see to it, or use --track none.") from error
+        offline = "set WANDB_MODE=offline" if name == "wandb" else "see to it"
+        raise OpenDGError(f"{name} could not be opened ({reason}): {offline}, or use --track none.") from error
 
 
 def flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
