@@ -137,6 +137,7 @@ class MVDG(Method):
         starts = [domains * split for split in range(config.trajectories * config.length)]
         ends: list[Weights] = []
         losses: list[Tensor] = []
+        move = classifier.fusing(adam_step)
         for trajectory in range(config.trajectories):
             fast = weights
             for start in starts[trajectory * config.length : (trajectory + 1) * config.length]:
@@ -144,7 +145,6 @@ class MVDG(Method):
                 for side in (episode.tasks(start, held), episode.tasks(held, held + 1)):
                     outputs = classifier.at(fast, side.images)
                     loss = total(classification_losses(outputs, side, config.ova_scale))
-                    move = classifier.fusing(adam_step)
                     moved = move(fast, gradients(loss, fast), state.own, config.inner_lr, config.inner_decay)
                     fast = leaves(moved)
                     losses.append(loss.detach())

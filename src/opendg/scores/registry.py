@@ -50,13 +50,13 @@ def select_scores(patterns: str | Iterable[str], usable: Iterable[str] = SCORES)
 
     A wildcard stands for those of the `usable` scores that it matches; a name for itself.
     """
-    asked = patterns.split(",") if isinstance(patterns, str) else list(patterns)
+    asked, able = patterns.split(",") if isinstance(patterns, str) else list(patterns), set(usable)
     found: dict[str, None] = {}
     for pattern in (pattern.strip() for pattern in asked):
         matches = list_scores(pattern)
         if not matches:
             raise unknown_name("score", pattern, SCORES)
-        fitting = [name for name in matches if name == pattern or name in set(usable)]
+        fitting = [name for name in matches if name == pattern or name in able]
         if not fitting:
             raise OpenDGError(f"None of the scores {', '.join(matches)} can be read from this run: name others.")
         found |= dict.fromkeys(fitting)

@@ -7,9 +7,9 @@ each is a normal run directory with the numbers that it would have alone.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,18 +60,20 @@ def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> I
     A further one is started once those before it have made a step, so that what they take of the memory is seen.
     """
     cuda = device != "cpu" and torch.cuda.is_available()
-    waiting = iter(starts)
+    waiting = deque(starts)
     active: list[Lane] = []
-    while True:
-        if not active or (cuda and len(active) < lanes and room()):
-            active += [Lane(*begin(), torch.cuda.Stream() if cuda else None) for begin in islice(waiting, 1)]
-        if not active:
-            return
+    changed = True  # since the memory was looked at, which is no work for every iteration
+    while waiting or active:
+        begins = waiting and (not active or (cuda and changed and len(active) < lanes and room()))
+        if begins:
+            active.append(Lane(*waiting.popleft()(), torch.cuda.Stream() if cuda else None))
+        changed = bool(begins)
         for lane in list(active):
             with torch.cuda.stream(lane.stream) if cuda else nullcontext():
                 if next(lane.iterations, None) is not None:
                     continue
             active.remove(lane)
+            changed = True
             yield lane.run
 
 

@@ -13,16 +13,16 @@ from opendg.training.recipe import Recipe
 
 def check_selection(method: Method, recipe: Recipe) -> None:
     """A method that ends with a mean over iterations has made its choice."""
-    if method.averages and recipe.select != "last":
-        raise OpenDGError(
-            f"{method.title} ends with a mean of the weights of many iterations, and --select {recipe.select} would "
-            "put those of one in its place: leave --select out."
-        )
-    if method.averages and recipe.average:
-        raise OpenDGError(
-            f"{method.title} ends with a mean of the weights of many iterations, and --average {recipe.average} would "
-            "put another mean in its place: leave --average out."
-        )
+    asked = {
+        "--select": (recipe.select != "last", recipe.select, "those of one"),
+        "--average": (recipe.average > 0, recipe.average, "another mean"),
+    }
+    for option, (given, value, other) in asked.items():
+        if method.averages and given:
+            raise OpenDGError(
+                f"{method.title} ends with a mean of the weights of many iterations, and {option} {value} would put "
+                f"{other} in its place: leave {option} out."
+            )
 
 
 class Selection:
