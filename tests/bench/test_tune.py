@@ -25,7 +25,7 @@ from opendg.bench.folds import make_folds
 from opendg.bench.search import FORMAT, Search, Trial
 from opendg.bench.space import METHODS as SPACES
 from opendg.bench.space import Choice, Range, candidates, space_of
-from opendg.bench.tune import tune
+from opendg.bench.tune import fast_motion, tune
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.methods.registry import METHODS
@@ -213,7 +213,7 @@ def test_a_killed_search_goes_on_to_the_same_end(tree: Path, tmp_path: Path) -> 
     whole = small(tree, tmp_path / "whole")
     program = f"""
 import os, signal
-from opendg.bench.tune import tune
+from opendg.bench.tune import fast_motion, tune
 
 def report(done, of, losses):
     if done == 8:  # trial 1, its first fold measured, in the second
@@ -270,9 +270,35 @@ def test_a_trial_is_read_with_its_averaged_weights(tree: Path, tmp_path: Path) -
     assert json.loads(record.read_text())["weights"] == "averaged"
 
 
+def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:
+    search = small(tree, tmp_path / "search", trials=1, folds=1, length=8, lr=0.01, average=0.9)
+    (record,) = (search.folder / "records").iterdir()
+    trial = json.loads(record.read_text())["recipe"]
+    assert (trial["iterations"], trial["lr"], trial["average"]) == (2, 0.04, pytest.approx(0.9**4))
+    best = read_config(search.folder / "best.toml").recipe
+    assert (best["iterations"], best["lr"], best["average"]) == (8, 0.01, 0.9)
+    assert "after 2 iterations at 4 times the learning rate" in (search.folder / "best.toml").read_text()
+
+
+def test_fast_motion_of_gradient_flow_ends_where_the_run_does() -> None:
+    """On a quadratic: a quarter of the steps at 4 times the rate goes as far as the run; at its rate it does not."""
+
+    def end(steps: int, recipe: dict[str, Any]) -> tuple[float, float]:
+        weight = average = 1.0
+        for _ in range(steps):
+            weight -= recipe["lr"] * weight
+            average = recipe["average"] * average + (1 - recipe["average"]) * weight
+        return weight, average
+
+    slow = {"lr": 1e-3, "average": 0.999}
+    assert end(250, fast_motion(slow, 4)) == pytest.approx(end(1000, slow), rel=2e-3)
+    assert end(250, slow) != pytest.approx(end(1000, slow), rel=0.5)
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        ({"length": 8}, "its fixed differs"),
         ({"seed": 1}, "holds another search .its (folds|seed) differs"),
         ({"iterations": 3}, "its defaults differs"),
         ({"lr": 0.1}, "its defaults differs"),
@@ -297,6 +323,7 @@ def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None
         ({"score": "bcl"}, "no score 'bcl': did you mean 'bcls'"),
         ({"sampler": "lists"}, "no sampler 'lists': did you mean 'list'"),
         ({"trials": 0}, "--trials 0 is out of range"),
+        ({"length": 1}, "--for 1 is less than --iterations 2"),
         ({"method": "medic", "sources": ["ink", "neon"]}, "MEDIC trains on 2 or more domains, and tuning holds one"),
         ({"lr": 0.1, "schedule": "step", "average": 0.0}, "Every setting that could be searched is fixed"),
     ],

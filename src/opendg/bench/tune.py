@@ -43,13 +43,14 @@ Report = Callable[[int, int, dict[str, float]], None]  # iterations done, of how
 
 def tune(
     method: str, data: str, target: str | Sequence[str], *, trials: int = 8, iterations: int = 1000,
-    folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
+    length: int | None = None, folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
     out: str | Path | None = None, device: str = "auto", lanes: int = 2, compile: bool | None = None,
     report: Report | None = None, **asked: Any,
 ) -> Search:  # fmt: skip
     """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
 
     `asked` is what `opendg.train` takes: values of the recipe and of the method (`chosen`) that are given are fixed.
+    `length` is that of the runs which the settings are for: a trial is such a run in fast motion (`fast_motion`).
     The folds of a trial train side by side in `lanes`, where the GPU has the room.
     """
     need_optuna()
@@ -58,6 +59,8 @@ def tune(
     if trials < 1:
         raise OpenDGError(f"--trials {trials} is out of range: give 1 or more.")
     targets = target.split(",") if isinstance(target, str) else list(target)
+    if length is not None and length < iterations:
+        raise OpenDGError(f"--for {length} is less than --iterations {iterations}: trials are shorter than the run.")
     job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
     made = make_folds(job.protocol, folds, seed)
     check_enough(job, made)
@@ -66,7 +69,7 @@ def tune(
     if score not in SCORES:
         raise unknown_name("score", score, SCORES)
     folder = Path(out) if out else default_folder(index.dataset, method, targets)
-    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes, compile)
+    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes, compile, length)
     return tuner.run(trials, report)
 
 
@@ -103,9 +106,10 @@ class Tuner:
 
     def __init__(
         self, folder: Path, job: Job, folds: list[Fold], fixed: list[str], score: str, sampler: str,
-        device: str, lanes: int, compile: bool | None,
+        device: str, lanes: int, compile: bool | None, length: int | None,
     ) -> None:  # fmt: skip
         self.folder, self.job, self.folds, self.score, self.sampler = folder, job, folds, score, sampler
+        self.pace = (length or job.recipe.iterations) / job.recipe.iterations
         self.device, self.lanes, self.compile = device, lanes, compile
         self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
@@ -115,6 +119,8 @@ class Tuner:
         if not self.space:
             raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")
         self.fixed = {name: self.defaults[name] for name in fixed}
+        if length is not None:
+            self.fixed[f"{RECIPE}iterations"] = length
         self.facts = self._facts()
         self.trials: list[Trial] = []
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
@@ -225,7 +231,8 @@ class Tuner:
             "method": job.method, "data": job.data, "root": job.root, "target": [fold.held], "sources": fold.sources,
             "known": fold.known, "unknown": fold.unknown, "split_seed": job.protocol.split_seed,
             "backbone": job.backbone, "weights": job.weights, "seed": job.seed, "on_bad_image": job.on_bad_image,
-            "chosen": part(every, SETTINGS), **part(every, RECIPE), "device": self.device, "track": "none",
+            "chosen": part(every, SETTINGS), **fast_motion(part(every, RECIPE), self.pace),
+            "device": self.device, "track": "none",
             "checkpoint_every": job.recipe.iterations + 1, "runs": self.runs, "compile": self.compile,
         }  # fmt: skip
 
@@ -256,11 +263,21 @@ class Tuner:
         held = ", ".join(f"{fold.held} without {'+'.join(fold.unknown)}" for fold in self.folds)
         notes = [
             f"Trial {best.number} of {len(search.trials)}: mean OSCR ({self.score}) {best.value(self.score):.4f} on "
-            f"{protocol.dataset} after {self.job.recipe.iterations} iterations,",
+            f"{protocol.dataset} after {self.job.recipe.iterations} iterations"
+            f"{f' at {self.pace:g} times the learning rate' if self.pace > 1 else ''},",
             f"held out in turn: {held}.",
             f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
         ]
         write_config(self.folder / "best.toml", best.config(self.job.method, self.fixed), notes)
+
+
+def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
+    """The recipe of a run that does in one iteration what another does in `pace`: lr x pace, decay of averages ^ pace.
+
+    Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
+    averaged weights look back over the same share of it.
+    """
+    return recipe | {"lr": recipe["lr"] * pace, "average": recipe["average"] ** pace}
 
 
 def measure(run: Run, score: str, device: str) -> dict[str, Any]:

@@ -42,6 +42,9 @@ def command(
     recipe: Annotated[str, typer.Option(help="What the search starts from: common, or authors.")] = "common",
     trials: Annotated[int, typer.Option(help="How many settings are tried, the defaults first.")] = 8,
     iterations: Annotated[int, typer.Option(help="How many iterations each of them is trained.")] = 1000,
+    for_: Annotated[
+        int | None, typer.Option("--for", help="Iterations of the run to be: a trial is that run in fast motion.")
+    ] = None,
     folds: Annotated[int | None, typer.Option(help="Source domains to hold out in turn; default: all.")] = None,
     score: Annotated[Text, typer.Option(help="The score whose OSCR counts; default: the method's own.")] = None,
     sampler: Annotated[
@@ -90,9 +93,9 @@ def command(
     asked: dict[str, Any] = {
         "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
-        "trials": trials, "iterations": iterations, "folds": folds, "score": score, "sampler": sampler, "batch": batch,
-        "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
-        "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
+        "trials": trials, "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
+        "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
+        "average": average, "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
         "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip
     if each_target:
