@@ -10,6 +10,7 @@ practical limit.
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """One row. ERM comes first of its size and gives the limit."""
     if device == "cuda":
+        gc.collect()  # the loop before, whose parts refer to one another
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     loop = synthetic_loop(method, backbone, device, settings=settings, batch=batch)
