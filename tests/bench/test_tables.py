@@ -127,6 +127,25 @@ def test_published_numbers_stand_beside_their_like_only(other: dict[str, object]
     assert [row.label for row in table.rows] == ["ERM-cls"]
 
 
+def test_in_a_mixed_folder_each_row_is_beside_its_like() -> None:
+    """Of two architectures one is the paper's: the other's rows have no published number, and say which they are."""
+    found = [result(method, backbone=b) for method in ("erm", "mldg") for b in ("resnet18.tv_in1k", "resnet50.tv_in1k")]
+    table = make_table("x", [*found, result("medic", backbone="resnet50.a1_in1k")], reference=PACS, scores=("cls",))
+    beside = {
+        row.label: (row.results[0].architecture, table.value(row, "photo", "oscr").published)
+        for row in table.rows
+        if row.results
+    }
+    assert beside == {
+        "ERM": ("resnet18", 95.11), "MLDG": ("resnet18", 93.7), "ERM-cls (resnet50.tv_in1k)": ("resnet50", None),
+        "MLDG-cls (resnet50.tv_in1k)": ("resnet50", None), "MEDIC-cls (resnet50.a1_in1k)": ("resnet50", None),
+    }  # fmt: skip
+    assert f"Published numbers stand beside runs of {PACS.title} only." in table.header
+    (untouched,) = [row for row in table.rows if row.label == "MEDIC-cls"]
+    assert not untouched.results, "what the paper has and the folder has not is still shown"
+    assert "only" not in pacs().header[-1]
+
+
 def test_two_protocols_are_refused() -> None:
     with pytest.raises(OpenDGError, match="of 2 protocols .* cannot stand in one table"):
         make_table("x", [result("erm"), result("erm", unknown=("dog",))])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from opendg.bench.header import describe, differing
 from opendg.bench.means import Measured, over_seeds
@@ -84,20 +83,20 @@ def make_table(
 ) -> Table:
     """The table of some records. With a published table it has its rows and order, then what else was measured."""
     one_protocol(results)
-    fits = [result for result in results if reference and fitting(reference, result)]
-    rows = measured_rows(results, entries, scores, reference if fits else None)
-    if fits and reference is not None:
-        rows = in_published_order(rows, reference)
+    fits = [reference is not None and fitting(reference, result) for result in results]
+    said = reference if any(fits) else None
+    rows = measured_rows(results, entries, scores, said)
+    if said is not None:
+        rows = in_published_order(rows, said)
     elif reference is not None:
         notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
     targets = order_targets(results, reference)
     header, facts = describe(results, metrics, kinds(rows, entries), SPREAD)
-    if fits and reference is not None:
-        header += (f"Published: {reference.source}, Table {reference.table}.",)
-        header += tuple(f"Published {row.name}: {row.note}." for row in reference.rows if row.note)
-    return Table(
-        name, title or name, (*header, *notes), facts, targets, tuple(metrics), tuple(rows), reference if fits else None
-    )
+    if said is not None:
+        header += (f"Published: {said.source}, Table {said.table}.",)
+        header += tuple(f"Published {row.name}: {row.note}." for row in said.rows if row.note)
+        header += (f"Published numbers stand beside runs of {said.title} only.",) * (not all(fits))
+    return Table(name, title or name, (*header, *notes), facts, targets, tuple(metrics), tuple(rows), said)
 
 
 def fitting(reference: Published, result: Result) -> bool:
@@ -122,22 +121,25 @@ def measured_rows(
         wanted = (entry.scores if entry else ()) or scores or (*SCORES, own_score(record["method"]))
         named = [own_score(record["method"]) if score == "own" else score for score in wanted]
         for score in (score for score in dict.fromkeys(named) if score in record["scores"]):
-            found = published_row(reference, record, score) if reference else None
+            found = published_row(reference, group[0], score) if reference else None
             label = found.name if found else f"{name_of(group[0], entries)}-{score}"
+            if reference and not fitting(reference, group[0]):
+                label += f" ({record['backbone']})"
             rows.append(Row(label, record["method"], score, tuple(group), found))
     return distinct(rows)
 
 
-def published_row(reference: Published, record: Mapping[str, Any], score: str) -> PublishedRow | None:
+def published_row(reference: Published, result: Result, score: str) -> PublishedRow | None:
     """The row of the paper that this is a measurement of; the one that asks for most settings, where several fit.
 
     A setting that the method does not have is taken as off.
     """
-    own = own_score(record["method"])
+    record, own = result.record, own_score(result.record["method"])
     fits = [
         row
         for row in reference.rows
-        if row.method == record["method"]
+        if fitting(reference, result)
+        and row.method == record["method"]
         and (own if row.score == "own" else row.score) == score
         and all(record["settings"].get(key, False) == value for key, value in row.settings.items())
     ]
