@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from opendg.bench.compare import by_pair, compare, comparisons, ratio_table, rotating_table
+from opendg.bench.compare import by_pair, compare, comparisons, interval, ratio_table, rotating_table
 from opendg.bench.plan import Entry
 from opendg.bench.records import Result
 from opendg.errors import OpenDGError
@@ -51,19 +53,41 @@ def test_a_column_is_a_class_and_the_average_is_over_all_pairs() -> None:
 
 
 def test_the_interval_is_that_of_paired_differences() -> None:
-    """Near the t interval of the 28 differences, and far narrower than without pairing."""
+    """Far narrower than without pairing, and the same every time."""
     table = rotating_table("r", rotated(0.05), "R", ENTRIES, ("oscr",), ("cls",))
     one = compare(*table.rows, "oscr")
     first, second = (by_pair(row, "oscr") for row in table.rows)
-    differences = np.array([first[pair] - second[pair] for pair in first])
-    low, high = stats.t.interval(0.95, 27, differences.mean(), stats.sem(differences))
-    assert one.difference == pytest.approx(differences.mean())
-    assert (one.low, one.high) == (pytest.approx(low, abs=0.3), pytest.approx(high, abs=0.3))
+    differences = {pair: first[pair] - second[pair] for pair in first}
+    assert one.difference == pytest.approx(np.mean(list(differences.values())))
+    assert (one.low, one.high) == pytest.approx(interval(differences), abs=1e-6)
     assert one.pairs == 28
-    assert one.ahead == int((differences > 0).sum())
+    assert one.ahead == sum(value > 0 for value in differences.values())
     unpaired = stats.ttest_ind(list(first.values()), list(second.values())).confidence_interval()
     assert one.high - one.low < 0.5 * (unpaired.high - unpaired.low)
-    assert one == compare(*table.rows, "oscr"), "the same interval every time"
+    assert one == compare(*table.rows, "oscr")
+
+
+@pytest.mark.parametrize(("by_class", "by_target"), [(0.0, 1.0), (1.0, 1.0)])
+def test_the_interval_holds_the_truth_where_classes_or_targets_have_effects(by_class: float, by_target: float) -> None:
+    """Simulated with a true difference of 0. A t interval, for which the pairs are independent, holds it too seldom."""
+    random, ours, independent, repeats = np.random.default_rng(0), 0, 0, 100
+    for _ in range(repeats):
+        found = 0.5 * random.normal(size=(7, 4))
+        found += by_class * random.normal(size=(7, 1)) + by_target * random.normal(size=(1, 4))
+        low, high = interval({(CLASSES[i], TARGETS[j]): float(found[i, j]) for i, j in np.ndindex(7, 4)})
+        ours += low < 0 < high
+        low, high = stats.t.interval(0.95, 27, found.mean(), stats.sem(found.ravel()))
+        independent += low < 0 < high
+    assert ours / repeats > 0.8
+    assert ours / repeats > independent / repeats + 0.15
+
+
+def test_where_only_targets_differ_the_interval_is_that_of_the_targets() -> None:
+    """Seven classes that repeat the same four numbers are four numbers: all means of four draws of them."""
+    lead = dict(zip(TARGETS, (0.0, 1.0, 2.0, 5.0), strict=True))
+    means = [np.mean(draw) for draw in product(lead.values(), repeat=4)]
+    found = interval({(name, target): value for name in CLASSES for target, value in lead.items()})
+    assert found == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.26), "a step of the 256 means"
 
 
 def test_more_seeds_of_the_same_pairs_do_not_narrow_the_interval() -> None:
@@ -122,6 +146,49 @@ def test_a_seed_that_lacks_targets_does_not_pull_the_mean_of_a_division() -> Non
     table = ratio_table("o", [*found, result("erm", "sketch", 1, 0.4)], "O", (), ("oscr",), ("own",))
     value = table.value(table.rows[0], "6:1", "oscr")
     assert (value.mean, value.spread, value.count) == (pytest.approx((90 + 70 + 60 + 30) / 4), None, 1)
+
+
+def test_a_row_that_lacks_a_place_has_no_mean_over_the_easier_rest() -> None:
+    """The places are the table's. The paired comparison is over those that both have, and says how many."""
+    hard = dict(zip(TARGETS, (0.9, 0.8, 0.7, 0.2), strict=True))
+    found = [
+        result(method, target, value=value, unknown=(unknown,))
+        for method in ("erm", "medic")
+        for unknown in ("dog", "horse")
+        for target, value in hard.items()
+        if (method, unknown, target) != ("medic", "horse", "sketch")
+    ]
+    table = rotating_table("r", found, "R", ENTRIES, ("oscr",), ("cls",))
+    medic, erm = table.rows
+    assert table.value(erm, None, "oscr").mean == pytest.approx(65.0)
+    assert table.value(medic, "dog", "oscr").mean == pytest.approx(65.0)
+    for column in ("horse", None):
+        value = table.value(medic, column, "oscr")
+        assert (value.mean, value.spread, value.count) == (None, None, 0)
+    paired = compare(medic, erm, "oscr")
+    assert (paired.pairs, paired.difference, paired.low, paired.high) == (7, 0.0, 0.0, 0.0)
+
+
+def test_a_division_that_lacks_a_target_has_no_mean_in_the_ratio_table() -> None:
+    found = [result("erm", target, 0, 0.5, unknown=tuple(CLASSES[n:])) for n in (4, 6) for target in TARGETS]
+    found += [result("medic", target, 0, 0.6, unknown=tuple(CLASSES[n:])) for n in (4, 6) for target in TARGETS[:3]]
+    table = ratio_table("o", found, "O", ENTRIES, ("oscr",), ("cls",))
+    medic, erm = table.rows
+    for column in ("4:3", "6:1", None):
+        assert table.value(medic, column, "oscr").mean is None
+        assert table.value(erm, column, "oscr").mean == pytest.approx(50.0)
+
+
+def test_two_divisions_of_one_ratio_are_refused() -> None:
+    found = [result("erm", unknown=("dog",)), result("erm", unknown=("horse",))]
+    with pytest.raises(OpenDGError, match="6:1, and there are 2 protocols .*pacs:shared:6\\+1:dog"):
+        ratio_table("o", found, "O", (), ("oscr",))
+    assert len(rotating_table("r", found, "R", ENTRIES, ("oscr",), ("cls",)).columns) == 2
+
+
+def test_a_division_without_unknown_classes_is_refused() -> None:
+    with pytest.raises(OpenDGError, match="needs unknown classes"):
+        rotating_table("r", [result("erm"), result("erm", unknown=())], "R", ENTRIES, ("oscr",))
 
 
 def test_two_datasets_are_refused() -> None:

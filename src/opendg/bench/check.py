@@ -8,6 +8,7 @@ from typing import Any
 
 from opendg.bench.header import NAMES
 from opendg.bench.published import TABLES
+from opendg.bench.records import Tested
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.registry import METHODS
 from opendg.scores.registry import SCORES
@@ -17,6 +18,7 @@ from opendg.training.recipe import Recipe
 Kind = tuple[str, Callable[[Any], bool]]  # in words, and whether a value is of it
 
 PRODUCTS = ("table", "rotating", "openness", "thresholds", "tsne", "oscr", "confusion")  # what `[show]` may make
+COLUMNS = {"rotating": "division", "openness": "ratio"}  # what a place is for; figures have one for each target
 OWN = "own"  # the score that each method is read with
 
 
@@ -88,6 +90,26 @@ def _check_show(show: Mapping[str, Any], plan: str) -> None:
 
 def check_score(score: str, where: str) -> None:
     _named("score", [score], [*SCORES, OWN], where)
+
+
+def check_shown(kind: str, tested: Collection[Tested]) -> None:
+    """Refuse runs that cannot be shown as `kind`: before they are trained, and when records are given."""
+    if kind == "table":  # of which there is one for each protocol
+        return
+    shown, protocols = f"[show] with kind = {kind!r}", dict[str, set[str]]()
+    for one in tested:
+        protocols.setdefault(getattr(one, COLUMNS.get(kind, "target")), set()).add(one.protocol)
+        if not one.unknown:
+            raise OpenDGError(f"{shown} needs unknown classes, and {one.protocol} has none: name some.")
+    datasets = sorted({one.dataset for one in tested})
+    if kind in COLUMNS and len(datasets) > 1:
+        raise OpenDGError(f"{shown} is of one dataset, and these are {' and '.join(datasets)}: make one of each.")
+    for column, ids in protocols.items():
+        if len(ids) > 1:
+            raise OpenDGError(
+                f"{shown} has one place for {column}, and there are {len(ids)} protocols for it "
+                f"({', '.join(sorted(ids)[:3])}{' ...' * (len(ids) > 3)}): keep one of them."
+            )
 
 
 def _fits(said: Mapping[str, Any], kinds: Mapping[str, Kind], where: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations, product
 from statistics import mean
 
 import numpy as np
 
+from opendg.bench.check import check_shown
 from opendg.bench.header import describe
 from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
@@ -35,39 +36,40 @@ class Comparison:
     pairs: int
 
 
-def division(result: Result) -> str:
-    """The unknown classes, which name a division of a dataset."""
-    return "+".join(result.record["unknown"])
+@dataclass(frozen=True)
+class DivisionRow(Row):
+    """A column is a division of the classes. Its places are all targets of the table, not those that the row has."""
+
+    targets: tuple[str, ...] = ()
+
+    def places(self, column: str | None, columns: Sequence[str]) -> list[Pair]:
+        return list(product(columns if column is None else [column], self.targets))
 
 
-def ratio(result: Result) -> str:
-    """known:unknown classes."""
-    return f"{len(result.record['known'])}:{len(result.record['unknown'])}"
-
-
-class RotatingRow(Row):
+class RotatingRow(DivisionRow):
     """A column is an unknown class: its numbers are the targets', those of the average all class x target pairs'."""
 
     def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
-        pairs = by_pair(self, metric)
-        numbers = [value for (name, _), value in sorted(pairs.items()) if column in (None, name)]
-        return Measured(mean(numbers) if numbers else None, numbers)
+        pairs, places = by_pair(self, metric), self.places(column, columns)
+        if not pairs.keys() >= set(places):
+            return Measured(None, [])
+        numbers = [pairs[place] for place in places]
+        return Measured(mean(numbers), numbers)
 
 
-class RatioRow(Row):
-    """A column is a division such as 6:1: the mean over all targets of the row, its spread over seeds."""
+class RatioRow(DivisionRow):
+    """A column is a division such as 6:1: the mean over all targets of the table, its spread over seeds."""
 
     def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
-        values = {((ratio(r), r.target), r.seed): value for r, value in self.values(metric)}
-        targets = sorted({result.target for result in self.results})
-        return over_seeds(values, list(product(columns if column is None else [column], targets)))
+        values = {((r.tested.ratio, r.target), r.seed): value for r, value in self.values(metric)}
+        return over_seeds(values, self.places(column, columns))
 
 
 def by_pair(row: Row, metric: str) -> dict[Pair, float]:
     """(unknown class, target) -> the mean over seeds."""
     found: dict[Pair, list[float]] = {}
     for result, value in row.values(metric):
-        found.setdefault((division(result), result.target), []).append(value)
+        found.setdefault((result.tested.division, result.target), []).append(value)
     return {pair: mean(values) for pair, values in found.items()}
 
 
@@ -76,11 +78,11 @@ def rotating_table(
     scores: Sequence[str] = (), notes: Sequence[str] = (),
 ) -> Table:  # fmt: skip
     """Each class has been the unknown one: a column for each, and their mean."""
-    one_dataset(results)
-    rows = [_as(RotatingRow, row) for row in measured_rows(results, entries, scores, None)]
+    check_shown("rotating", [result.tested for result in results])
+    rows = _as(RotatingRow, measured_rows(results, entries, scores, None))
     spread = "targets (a column) and over class x target pairs (Avg), seeds averaged first"
     header, facts = describe(results, metrics, kinds(rows, entries), spread)
-    columns = tuple(sorted({division(result) for result in results}))
+    columns = tuple(sorted({result.tested.division for result in results}))
     return Table(name, title, (*header, *notes), facts, columns, tuple(metrics), tuple(rows))
 
 
@@ -89,11 +91,11 @@ def ratio_table(
     scores: Sequence[str] = (), notes: Sequence[str] = (),
 ) -> Table:  # fmt: skip
     """Several divisions of the classes: a column for each known:unknown."""
-    one_dataset(results)
-    rows = [_as(RatioRow, row) for row in measured_rows(results, entries, scores, None)]
+    check_shown("openness", [result.tested for result in results])
+    rows = _as(RatioRow, measured_rows(results, entries, scores, None))
     spread = "seeds that have every target; a column is the mean over targets, Avg that of its row"
     header, facts = describe(results, metrics, kinds(rows, entries), spread)
-    columns = {ratio(result): len(result.record["known"]) for result in results}
+    columns = {result.tested.ratio: result.tested.known for result in results}
     return Table(
         name, title, (*header, *notes), facts, tuple(sorted(columns, key=columns.__getitem__)), tuple(metrics),
         tuple(rows),
@@ -114,29 +116,37 @@ def comparisons(rows: Sequence[Row], metric: str) -> list[Comparison]:
 
 
 def compare(first: Row, second: Row, metric: str) -> Comparison:
-    """The mean difference over the class x target pairs that both have, with a percentile bootstrap over the pairs.
+    """The mean difference over the class x target pairs that both have, with an interval.
 
     Seeds are averaged within a pair first: they repeat a pair and are no further evidence about other classes.
     """
     one, other = by_pair(first, metric), by_pair(second, metric)
-    pairs = sorted(one.keys() & other.keys())
-    if len(pairs) < 2:
+    differences = {pair: one[pair] - other[pair] for pair in sorted(one.keys() & other.keys())}
+    if len(differences) < 2:
         raise OpenDGError(
-            f"{first.label} and {second.label} share {len(pairs)} class x target pair: two or more are needed."
+            f"{first.label} and {second.label} share {len(differences)} class x target pair: two or more are needed."
         )
-    differences = np.array([one[pair] - other[pair] for pair in pairs])
-    draws = generator(0, "comparison").integers(len(pairs), size=(DRAWS, len(pairs)))
-    low, high = np.percentile(differences[draws].mean(axis=1), [2.5, 97.5])
-    ahead = int((differences > 0).sum())
-    difference, low, high = (round(float(value), 6) for value in (differences.mean(), low, high))
-    return Comparison(first.label, second.label, metric, difference, low, high, ahead, len(pairs))
+    difference, low, high = (round(value, 6) for value in (mean(differences.values()), *interval(differences)))
+    ahead = sum(value > 0 for value in differences.values())
+    return Comparison(first.label, second.label, metric, difference, low, high, ahead, len(differences))
 
 
-def one_dataset(results: Sequence[Result]) -> None:
-    names = sorted({result.record["dataset"] for result in results})
-    if len(names) > 1:
-        raise OpenDGError(f"These records are of {' and '.join(names)}: give a folder with those of one dataset.")
+def interval(differences: Mapping[Pair, float]) -> tuple[float, float]:
+    """A 95 % percentile interval of the mean difference by the pigeonhole bootstrap (Owen, 2007).
+
+    Classes and targets are drawn with replacement, each for themselves, and the mean is over the pairs where those
+    drawn cross. The pairs are not independent: a target that suits a method does so under every class.
+    """
+    classes, targets = (sorted(set(names)) for names in zip(*differences, strict=True))
+    found = np.array([[differences.get(pair, np.nan) for pair in product([name], targets)] for name in classes])
+    chance = generator(0, "comparison")
+    rows, columns = (chance.multinomial(size, np.full(size, 1 / size), size=DRAWS) for size in found.shape)
+    total, count = (((rows @ part) * columns).sum(axis=1) for part in (np.nan_to_num(found), 1.0 - np.isnan(found)))
+    low, high = np.percentile(total[count > 0] / count[count > 0], [2.5, 97.5])
+    return float(low), float(high)
 
 
-def _as(kind: type[Row], row: Row) -> Row:
-    return kind(**{f.name: getattr(row, f.name) for f in fields(row)})
+def _as(kind: type[DivisionRow], rows: Sequence[Row]) -> list[Row]:
+    """The rows as those of a table by division; they share its targets."""
+    targets = tuple(sorted({result.target for row in rows for result in row.results}))
+    return [kind(**{f.name: getattr(row, f.name) for f in fields(row)}, targets=targets) for row in rows]

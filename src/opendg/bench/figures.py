@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.bench.compare import ratio
 from opendg.bench.records import Result
 from opendg.bench.tables import Row, Table
 from opendg.errors import OpenDGError
@@ -134,8 +133,8 @@ def draw_openness(table: Table, metric: str, out: Path) -> list[Path]:
     """OSCR against openness, the share of unknown classes, from the records of a table by division."""
     openness = {}
     for result in (result for row in table.rows for result in row.results):
-        known, unknown = len(result.record["known"]), len(result.record["unknown"])
-        openness[ratio(result)] = unknown / (known + unknown)
+        known, unknown = result.tested.known, len(result.tested.unknown)
+        openness[result.tested.ratio] = unknown / (known + unknown)
     columns = sorted(table.columns, key=openness.__getitem__)
     values = {row.label: [table.value(row, column, metric).mean for column in columns] for row in table.rows}
     areas = {label: [np.nan if v is None else v / 100 for v in found] for label, found in values.items()}

@@ -6,12 +6,32 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opendg.errors import OpenDGError
 
 NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
           "weights", "selection", "acc", "scores")  # fmt: skip
+
+
+class Tested(NamedTuple):
+    """What a run is tested on."""
+
+    dataset: str
+    protocol: str
+    target: str
+    known: int
+    unknown: tuple[str, ...]
+
+    @property
+    def division(self) -> str:
+        """The unknown classes, which name a division of a dataset."""
+        return "+".join(self.unknown)
+
+    @property
+    def ratio(self) -> str:
+        """known:unknown classes."""
+        return f"{self.known}:{len(self.unknown)}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,13 @@ class Result:
     @property
     def seed(self) -> int:
         return int(self.record["seed"])
+
+    @property
+    def tested(self) -> Tested:
+        record = self.record
+        return Tested(
+            record["dataset"], record["protocol"], self.target, len(record["known"]), tuple(record["unknown"])
+        )
 
     @property
     def run(self) -> tuple[str, ...]:

@@ -224,8 +224,8 @@ def _rotating(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[
 def comparison_lines(paired: Sequence[Comparison]) -> tuple[str, list[str], list[list[str]]]:
     """A heading, column names and rows: the paired comparisons in words."""
     title = (
-        "Paired comparisons in OSCR: mean difference over the class x target pairs (seeds averaged first), "
-        "95 % interval by bootstrap over the pairs"
+        "Paired comparisons in OSCR: mean difference over the class x target pairs that both have (seeds averaged "
+        "first), 95 % interval by bootstrap over classes and over targets"
     )
     rows = [
         [f"{c.first} - {c.second}", f"{c.difference:+.2f}", f"{c.low:+.2f} .. {c.high:+.2f}", f"{c.ahead} of {c.pairs}"]
