@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ from opendg.errors import OpenDGError
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename. On failure the old file stays and the temporary one goes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Temporary file, fsync, rename. On failure the old file stays and the temporary one goes.
+
+    Its name is drawn by chance: threads, and containers that share a folder, may have equal process numbers. (That of
+    `tempfile` would be readable for its owner alone, and so would the file that it becomes.)
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -30,6 +35,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     write_atomic(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def make_folder(folder: Path) -> None:
+    """The folder with all above it, if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(error, folder) from error
 
 
 def disk_error(error: OSError, path: Path) -> OpenDGError:
