@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def evaluate(
 
     Writes `target-WEIGHTS.npz` (per-image predictions) and `evaluation-WEIGHTS.json` into the run. Scores default to
     those that need no fitting and the method's own; fitted ones look at the source training images alone, and what they
-    were fitted to is kept in the run.
+    were fitted to is kept in the run. Scores that an earlier evaluation has are evaluated again beside those asked for:
+    a record never loses one.
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
@@ -53,6 +55,7 @@ def evaluate(
     val = Predictions.load(run.val_file(which))
     own, usable = METHODS[job.method].score, usable_scores(target, linear_head(classifier))
     names = select_scores(scores, usable) if scores else [name for name in usable if name in (*PLAIN, own)]
+    names += [name for name in evaluated(run, which) if name in usable and name not in names]
 
     def source() -> Predictions:
         return predict_split(run, job, classifier, index, split, split.train, place)
@@ -63,8 +66,20 @@ def evaluate(
         name: evaluate_score(score, score(target), target.correct, target.known, score(val))
         for name, score in ready.items()
     }
-    write_json(run.path / f"evaluation-{which}.json", record)
+    write_json(record_file(run, which), record)
     return record
+
+
+def record_file(run: Run, which: str) -> Path:
+    return run.path / f"evaluation-{which}.json"
+
+
+def evaluated(run: Run, which: str) -> list[str]:
+    """The scores of the record that the run has for these weights; none where there is no record, or a damaged one."""
+    try:
+        return list(json.loads(record_file(run, which).read_text())["scores"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def predict_split(
