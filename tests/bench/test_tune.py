@@ -24,8 +24,8 @@ from opendg.bench.combine import NOTE, combine, ranks
 from opendg.bench.folds import make_folds
 from opendg.bench.search import FORMAT, Search, Trial
 from opendg.bench.space import METHODS as SPACES
-from opendg.bench.space import Choice, Range, candidates, space_of
-from opendg.bench.tune import fast_motion, tune
+from opendg.bench.space import Choice, Range, candidates, fast_motion, space_of
+from opendg.bench.tune import tune
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.methods.registry import METHODS
@@ -213,7 +213,7 @@ def test_a_killed_search_goes_on_to_the_same_end(tree: Path, tmp_path: Path) -> 
     whole = small(tree, tmp_path / "whole")
     program = f"""
 import os, signal
-from opendg.bench.tune import fast_motion, tune
+from opendg.bench.tune import tune
 
 def report(done, of, losses):
     if done == 8:  # trial 1, its first fold measured, in the second
@@ -253,6 +253,24 @@ def test_tpe_learns_from_the_list_and_can_be_repeated(tree: Path, tmp_path: Path
     listed = small(tree, tmp_path / "list", trials=4, folds=1)
     assert found[0].trials[:2] == listed.trials[:2]
     assert found[0].trials[2].values != listed.trials[2].values
+
+
+def test_a_killed_search_that_is_asked_for_more_does_not_mix_two_settings(tree: Path, tmp_path: Path) -> None:
+    """With four trials trial 2 is TPE's; with eight it is from the list, and no fold of the other counts for it."""
+    killed = tmp_path / "killed"
+    small(tree, killed, trials=4, sampler="tpe", folds=2)
+    trials = json.loads((killed / "trials.json").read_text())
+    (killed / "trials.json").write_text(json.dumps(trials[:2]))  # as if killed with one fold of trial 2 measured
+    first, second = sorted((killed / "records").glob("002-*"))
+    second.unlink()
+    for record in (killed / "records").glob("003-*"):
+        record.unlink()
+    again = small(tree, killed, trials=8, sampler="tpe", folds=2)
+    assert again.trials[2].values != trials[2]["values"]
+    recipes = [json.loads(path.read_text())["recipe"] for path in (first, second)]
+    assert [recipe["lr"] for recipe in recipes] == [again.trials[2].values["recipe.lr"]] * 2
+    listed = small(tree, tmp_path / "list", trials=3, folds=2)
+    assert again.trials[2] == listed.trials[2]
 
 
 def test_settings_that_do_not_train_are_a_result(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,8 +366,8 @@ def written(folder: Path, target: str, values: list[float | None], **facts: Any)
     """A search as `tune` leaves it, with the given OSCR of each trial; None is one that failed."""
     said = {
         "format": FORMAT, "method": "medic", "dataset": "signs", "targets": [target], "known": ["bar"], "seed": 0,
-        "backbone": "convnet", "sampler": "list", "space": {}, "defaults": {}, "fixed": {"recipe.batch": 4},
-        "score": "bcls",
+        "backbone": "convnet", "sampler": "list", "space": {}, "defaults": {"recipe.iterations": 500},
+        "fixed": {"recipe.batch": 4}, "score": "bcls", "folds": [{"held": "x"}],
     } | facts  # fmt: skip
     trials = [
         Trial(i, {"recipe.lr": 0.1 + i, "settings.alpha": 0.5}, {}, "diverged")
@@ -377,10 +395,16 @@ def test_the_one_setting_has_the_best_mean_rank(tmp_path: Path) -> None:
     assert places[3].ranks == {"photo": 3, "sketch": 2, "art": 4}  # what failed is last
     text = (tmp_path / "best.toml").read_text()
     assert all(sentence in text for sentence in NOTE.rstrip(".").split(". "))
+    assert "# Budget: 4 trials for each target, each trained for 500 iterations in every fold; 3 folds in all." in text
     assert tomllib.loads(text) == {
         "method": "medic", "recipe": {"batch": 4, "lr": 2.1}, "settings": {"alpha": 0.5},
     }  # fmt: skip
     assert combine(folders, tmp_path / "cls.toml", score="cls")[0].trial.number == 0  # the order is turned round
+
+
+def test_the_budget_says_when_trials_were_in_fast_motion(tmp_path: Path) -> None:
+    combine([written(tmp_path / "a", "photo", [0.1], fixed={"recipe.iterations": 2000})], tmp_path / "best.toml")
+    assert "500 iterations at 4 times the learning rate in every fold; 1 folds" in (tmp_path / "best.toml").read_text()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
@@ -485,6 +509,30 @@ def test_from_a_search_for_each_target_to_a_trained_run(tree: Path, tmp_path: Pa
     assert run.config["recipe"]["batch"] == 2
     assert run.config["settings"]["alpha"] == 0.05
     assert run.config["settings"]["beta"] == values["settings.beta"]
+
+
+def test_trials_that_failed_are_null_in_json(tmp_path: Path) -> None:
+    folders = [written(tmp_path / name, name, [0.5, None]) for name in ("photo", "sketch")]
+    done = CliRunner().invoke(app, ["tune", "--combine", *map(str, folders), "--json"])
+    assert "Infinity" not in done.stdout
+    assert [trial["mean_oscr"] for trial in json.loads(done.stdout)["trials"]] == [0.5, None]
+    assert "inf" not in CliRunner().invoke(app, ["tune", "--combine", *map(str, folders)]).stdout
+
+
+def test_no_folder_lies_below_a_file(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    search = ["tune", "erm", "--data", str(tree), "--target", "wood", *FLAGS]
+    combined = ["tune", "--combine", str(written(tmp_path / "a", "photo", [0.1]))]
+    for words in (search, combined):
+        done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "file" / "deep" / "x")])
+        assert isinstance(done.exception, OpenDGError)
+        assert "could not be written" in str(done.exception)
+
+
+def test_a_digit_that_is_no_number_is_a_name(tree: Path, tmp_path: Path) -> None:
+    words = ["tune", "erm", "--data", str(tree), "--target", "wood", "--known", "\u00b2", "--out", str(tmp_path / "x")]
+    with pytest.raises(OpenDGError, match="no class '\u00b2'"):
+        raise CliRunner().invoke(app, words).exception or AssertionError
 
 
 def test_the_table_says_that_the_target_was_not_opened(tree: Path, tmp_path: Path) -> None:

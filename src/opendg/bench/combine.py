@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from opendg.bench.search import Search, Trial
+from opendg.bench.space import RECIPE
 from opendg.errors import OpenDGError
+from opendg.runs.files import make_folder
 from opendg.training.config import write_config
 
 NOTE = (
@@ -59,7 +60,7 @@ def combine(folders: Sequence[str | Path], out: str | Path, score: str | None = 
         for trial in searches[0].trials[:count]
     ]
     places.sort(key=lambda place: (place.mean_rank, -place.mean_oscr, place.trial.number))
-    write_choice(Path(out), places[0], searches[0].facts, list(by_target), score, count)
+    write_choice(Path(out), places[0], searches, score, count)
     return places
 
 
@@ -87,11 +88,24 @@ def check_alike(searches: list[Search]) -> None:
         raise OpenDGError("Two of these searches are for the same target: name one search for each target.")
 
 
-def write_choice(out: Path, place: Place, facts: dict[str, Any], targets: list[str], score: str, count: int) -> None:
+def write_choice(out: Path, place: Place, searches: list[Search], score: str, count: int) -> None:
+    facts = searches[0].facts
     notes = [
-        f"{facts['dataset']}, targets {', '.join(targets)}: trial {place.trial.number} of {count}, mean rank "
+        f"{facts['dataset']}, targets {', '.join(place.ranks)}: trial {place.trial.number} of {count}, mean rank "
         f"{place.mean_rank:.2f}, mean OSCR ({score}) {place.mean_oscr:.4f}.",
+        budget(searches, count),
         *(part + "." for part in NOTE.rstrip(".").split(". ")),
     ]
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     write_config(out, place.trial.config(facts["method"], facts["fixed"]), notes)
+
+
+def budget(searches: list[Search], count: int) -> str:
+    """What was spent on the choice, in words."""
+    facts = searches[0].facts
+    folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][f"{RECIPE}iterations"]
+    pace = facts["fixed"].get(f"{RECIPE}iterations", iterations) / iterations
+    return (
+        f"Budget: {count} trials for each target, each trained for {iterations} iterations"
+        f"{f' at {pace:g} times the learning rate' if pace > 1 else ''} in every fold; {folds} folds in all."
+    )

@@ -107,3 +107,12 @@ def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int)
 def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:
     """The values whose names begin with RECIPE or with SETTINGS, without that beginning."""
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
+    """The recipe of a run that does in one iteration what another does in `pace`: lr x pace, decay of averages ^ pace.
+
+    Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
+    averaged weights look back over the same share of it.
+    """
+    return recipe | {"lr": recipe["lr"] * pace, "average": recipe["average"] ** pace}

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from opendg.bench.folds import Fold, check_folds, make_folds
+from opendg.bench.progress import Progress, Report
 from opendg.bench.search import FORMAT, Search, Trial
-from opendg.bench.space import RECIPE, SETTINGS, Range, Space, candidates, part, space_of
+from opendg.bench.space import RECIPE, SETTINGS, candidates, fast_motion, part, space_of
+from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
 from opendg.errors import OpenDGError, unknown_name
 from opendg.evaluation.evaluate import evaluate
+from opendg.methods.registry import make_method, settings
 from opendg.runs.directory import Run
-from opendg.runs.files import write_json
+from opendg.runs.files import make_folder, write_json
 from opendg.runs.lock import held
 from opendg.runs.restore import choose_weights
 from opendg.scores.registry import SCORES
@@ -38,7 +41,6 @@ SAMPLERS = {
     "list": "the same settings for every target: the defaults, then evenly spread ones",
     "tpe": "half of that list, then what Optuna's TPE makes of the results",
 }
-Report = Callable[[int, int, dict[str, float]], None]  # iterations done, of how many, losses
 
 
 def tune(
@@ -75,15 +77,6 @@ def tune(
 
 def default_folder(dataset: str, method: str, targets: Sequence[str]) -> Path:
     return Path("runs") / "tune" / f"{dataset}-{method}" / "+".join(targets)
-
-
-def need_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise OpenDGError("Tuning needs Optuna, which is not installed: try pip install 'opendg[tune]'.") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 def check_enough(job: Job, folds: list[Fold]) -> None:
@@ -159,7 +152,7 @@ class Tuner:
             from opendg.training.train import make_fabric
 
             for name in ("records", "runs"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
+                make_folder(self.folder / name)
             write_json(self.folder / "tune.json", self.facts | {"origin": origin(make_fabric(self.device).device)})
         there = Search.open(self.folder).facts
         for key, value in self.facts.items():
@@ -175,11 +168,7 @@ class Tuner:
         listed = count if self.sampler == "list" else max(1, count // 2)
         if number < listed:
             return candidates(self.space, self.defaults, number + 1, self.job.seed)[number]
-        optuna = need_optuna()
-        sampler = optuna.samplers.TPESampler(seed=derive(self.job.seed, "trial", number) % 2**32, n_startup_trials=0)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.add_trials([self._frozen(trial) for trial in self.trials])
-        return dict(study.ask(distributions(self.space)).params)
+        return propose(self.trials, self.space, self.score, derive(self.job.seed, "trial", number))
 
     def _trial(self, number: int, values: dict[str, Any], progress: Progress) -> Trial:
         """Train and measure every fold. Settings that do not train are a result; defaults that do not are an error."""
@@ -205,18 +194,29 @@ class Tuner:
         """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
         todo = []
         for position, fold in enumerate(self.folds):
-            record, path = self._record(number, fold), self._run(number, fold)
-            if record.exists():
-                yield fold.held, json.loads(record.read_text())
+            asked, path = self._asked(fold, values), self._run(number, fold)
+            if (record := self._measured(number, fold, asked)) is not None:
+                yield fold.held, record
             else:
                 shutil.rmtree(path, ignore_errors=True)
-                todo.append(partial(start, report=progress.of(position), out=path, **self._asked(fold, values)))
+                todo.append(partial(start, report=progress.of(position), out=path, **asked))
         for run in side_by_side(todo, self.lanes, self.device):
             fold = next(fold for fold in self.folds if self._run(number, fold) == run.path)
             found = measure(run, self.score, self.device)
             write_json(self._record(number, fold), found)
             shutil.rmtree(run.path)
             yield fold.held, found
+
+    def _measured(self, number: int, fold: Fold, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The record of a fold, if it is of what would be trained: asked for more trials, TPE proposes other ones."""
+        path = self._record(number, fold)
+        if not path.exists():
+            return None
+        record: dict[str, Any] = json.loads(path.read_text())
+        recipe = Recipe(**{f.name: asked[f.name] for f in fields(Recipe)}).to_json()
+        meant = {"recipe": recipe, "settings": settings(make_method(self.job.method, asked["chosen"]))}
+        same = all(record[key] == value for key, value in json.loads(json.dumps(meant)).items())
+        return record if same else None
 
     def _record(self, number: int, fold: Fold) -> Path:
         return self.folder / "records" / f"{number:03d}-{fold.held}.json"
@@ -238,25 +238,9 @@ class Tuner:
 
     def _add(self, trial: Trial) -> None:
         """Keep a trial that is done, for us and for Optuna's tools."""
-        optuna = need_optuna()
         self.trials.append(trial)
         write_json(self.folder / "trials.json", [asdict(trial) for trial in self.trials])
-        storage = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.log"))
-        study = optuna.create_study(
-            study_name="opendg", storage=optuna.storages.JournalStorage(storage), direction="maximize",
-            load_if_exists=True,
-        )  # fmt: skip
-        study.add_trials([self._frozen(done) for done in self.trials[len(study.trials) :]])
-
-    def _frozen(self, trial: Trial) -> Any:
-        """A trial as Optuna has it."""
-        optuna = need_optuna()
-        failed = trial.error is not None
-        return optuna.trial.create_trial(
-            state=optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE,
-            value=None if failed else trial.value(self.score), params=trial.values,
-            distributions=distributions(self.space), user_attrs={"oscr": trial.oscr, "error": trial.error},
-        )  # fmt: skip
+        keep_study(self.folder / "study.log", self.trials, self.space, self.score)
 
     def _write_best(self, search: Search) -> None:
         best, protocol = search.best(self.score), self.job.protocol
@@ -271,47 +255,7 @@ class Tuner:
         write_config(self.folder / "best.toml", best.config(self.job.method, self.fixed), notes)
 
 
-def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
-    """The recipe of a run that does in one iteration what another does in `pace`: lr x pace, decay of averages ^ pace.
-
-    Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
-    averaged weights look back over the same share of it.
-    """
-    return recipe | {"lr": recipe["lr"] * pace, "average": recipe["average"] ** pace}
-
-
 def measure(run: Run, score: str, device: str) -> dict[str, Any]:
     """The evaluation of a fold's run: on its averaged weights where it has them."""
     which = choose_weights(run)
     return evaluate(run.path, scores=readable(run, which, (score,)), weights=which, device=device)
-
-
-def distributions(space: Space) -> dict[str, Any]:
-    """The space in Optuna's words."""
-    kinds = need_optuna().distributions
-    return {
-        name: kinds.FloatDistribution(values.low, values.high, log=values.log)
-        if isinstance(values, Range)
-        else kinds.CategoricalDistribution(values.values)
-        for name, values in space.items()
-    }
-
-
-class Progress:
-    """Iterations of all folds of all trials, as one count."""
-
-    def __init__(self, report: Report | None, runs: int, iterations: int) -> None:
-        self.report, self.total, self.iterations = report, runs * iterations, iterations
-        self.before, self.steps = 0, {}  # type: int, dict[int, int]
-
-    def next(self, runs: int) -> None:
-        """So many runs are done."""
-        self.before, self.steps = runs * self.iterations, {}
-
-    def of(self, position: int) -> Report:
-        def one(step: int, total: int, losses: dict[str, float]) -> None:
-            self.steps[position] = step
-            if self.report:
-                self.report(self.before + sum(self.steps.values()), self.total, losses)
-
-        return one

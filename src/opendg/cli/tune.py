@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +92,7 @@ def command(
             "One method, --data and --target are needed: try `opendg tune medic --data glyphs --target street`."
         )
     asked: dict[str, Any] = {
-        "root": root, "sources": names(sources), "known": int(known) if known and known.isdigit() else names(known),
+        "root": root, "sources": names(sources), "known": int(known) if known and known.isdecimal() else names(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
         "trials": trials, "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
         "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
@@ -161,7 +162,7 @@ def _combined(folders: list[str], out: Path, score: str | None, json_: bool) -> 
     places = combine(folders, out, score)
     best = places[0]
     if json_:
-        listed = [{"trial": p.trial.number, "mean_rank": p.mean_rank, "mean_oscr": p.mean_oscr} for p in places]
+        listed = [{"trial": p.trial.number, "mean_rank": p.mean_rank, "mean_oscr": _oscr(p)} for p in places]
         say({"config": str(out), "best": best.trial.number, "values": best.trial.values, "note": NOTE,
              "trials": listed}, "", True)  # fmt: skip
         return
@@ -174,7 +175,12 @@ def _combined(folders: list[str], out: Path, score: str | None, json_: bool) -> 
 def _row(place: Place, targets: list[str]) -> list[str]:
     ranks = [f"{place.ranks[name]:g}" for name in targets]
     return [str(place.trial.number), *_values(place.trial.values), *ranks, f"{place.mean_rank:.2f}",
-            percent(place.mean_oscr)]  # fmt: skip
+            percent(_oscr(place))]  # fmt: skip
+
+
+def _oscr(place: Place) -> float | None:
+    """The mean OSCR; none for settings that failed to train somewhere."""
+    return place.mean_oscr if isfinite(place.mean_oscr) else None
 
 
 def _names(values: dict[str, Any]) -> list[str]:
