@@ -49,6 +49,9 @@ def test_from_images_to_a_table(opendg: Command, tree: Path, tmp_path: Path) -> 
 def test_train_answers_machines(opendg: Command, tree: Path, tmp_path: Path) -> None:
     said = opendg("train", "erm", "--data", tree, *flags(iterations=2), "--out", tmp_path / "run", "--json")
     assert json.loads(said.out) == {"run": str(tmp_path / "run")}
+    said = opendg("train", "erm", "--data", tree, *flags(), "--out", tmp_path / "second", "--json", "--evaluate")
+    written = json.loads((tmp_path / "second" / "evaluation-selected.json").read_text())
+    assert json.loads(said.out) == {"run": str(tmp_path / "second"), "record": written}
     config = json.loads((tmp_path / "run" / "run.json").read_text())
     assert config["command"].startswith("opendg train erm --data")
     assert config["protocol"]["unknown"] == ["ring"]
@@ -66,6 +69,45 @@ def test_many_runs_of_one_command_are_shown_together(opendg: Command, tree: Path
     accuracies = [json.loads((run / "evaluation-selected.json").read_text())["acc"] for run in runs]
     row = next(line.split() for line in said.out.splitlines() if line.strip().startswith("mean"))
     assert float(row[1]) == pytest.approx(100 * sum(accuracies) / 4, abs=0.01)
+
+
+def test_the_same_command_goes_on_with_many_runs(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    asked = [word for word in flags(iterations=2) if word not in ("--target", "wood")]
+    words = ["train", "erm", "--data", tree, *asked, "--each-target", "ink,wood", "--seeds", "0,1"]
+    words += ["--out", tmp_path / "runs"]
+    assert opendg(*words).code == 0
+    runs = [tmp_path / "runs" / f"{target}-{seed}" for seed in (0, 1) for target in ("ink", "wood")]
+    shutil.rmtree(runs[1])
+    (runs[2] / "weights.safetensors").unlink()
+    before = (runs[0] / "weights.safetensors").stat().st_mtime_ns
+    said = opendg(*words, "--evaluate")
+    assert said.code == 0
+    assert "Kept, as they are finished: ink-0, wood-1.\nTaken up again: ink-1.\n" in said.err
+    assert "erm: 4 runs: 8/8" in said.err
+    assert all((run / "evaluation-selected.json").exists() for run in runs)
+    assert (runs[0] / "weights.safetensors").stat().st_mtime_ns == before
+    record(opendg, runs[0], "--score", "cls,energy,knn")
+    said = opendg(*words, "--evaluate")
+    assert "Kept, as they are finished: ink-0, wood-0, ink-1, wood-1." in said.err
+    assert said.out.count("Run: ") == 4
+    assert "OSCR energy" in said.out
+    assert "OSCR knn" not in said.out, "one record alone has it"
+
+
+def test_many_runs_answer_machines_with_a_list(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    asked = [*flags(iterations=2), "--seeds", "3", "--out", tmp_path / "runs", "--json"]
+    run = str(tmp_path / "runs" / "wood-3")
+    assert json.loads(opendg("train", "erm", "--data", tree, *asked).out) == [{"run": run}]
+    said = opendg("train", "erm", "--data", tree, *asked, "--evaluate")
+    written = json.loads((tmp_path / "runs" / "wood-3" / "evaluation-selected.json").read_text())
+    assert json.loads(said.out) == [{"run": run, "record": written}]
+    assert said.err == ""
+
+
+def test_seeds_that_are_no_numbers(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    said = opendg("train", "erm", "--data", tree, *flags(), "--seeds", "0,one", "--out", tmp_path / "runs")
+    assert said.code == 2
+    assert said.err == "Error: --seeds 0,one is not a list of whole numbers: try --seeds 0,1,2.\n"
 
 
 def test_one_run_is_evaluated_at_once(opendg: Command, tree: Path, tmp_path: Path) -> None:
@@ -203,6 +245,17 @@ def test_predict_as_csv_and_as_a_table(opendg: Command, trained: Path, images: P
     assert all(line["label"] in said.out for line in lines)
 
 
+def test_predict_decides_by_the_score_that_its_help_names(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    help_ = " ".join(opendg("predict", "--help").out.replace("│", " ").split())
+    assert "default: the method's own, and bcls in place of cls where there is a one-vs-all head" in help_
+    for ova, score in (("true", "bcls"), ("false", "cls")):
+        out = tmp_path / ova
+        assert (
+            opendg("train", "erm", "--data", tree, *flags(iterations=2), "--set", f"ova={ova}", "--out", out).code == 0
+        )
+        assert f"confidence: {score};" in opendg("predict", out, tree / "wood" / "ring").out
+
+
 def test_predict_names_files_that_are_not_there(opendg: Command, trained: Path, images: Path) -> None:
     said = opendg("predict", trained, images / "none.png", images / "bar.png", "--json")
     assert said.code == 1
@@ -306,7 +359,7 @@ def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.rstrip().endswith("Interrupted.")
+    assert err.rstrip().endswith("Interrupted: a run that has a checkpoint goes on with `opendg train --resume RUN`.")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,6 +54,12 @@ def options(
     """What holds for every command."""
 
 
+# What to do after Ctrl-C, by command.
+GO_ON = {"train": ": a run that has a checkpoint goes on with `opendg train --resume RUN`"} | dict.fromkeys(
+    ("tune", "bench", "reproduce"), ": the same command goes on"
+)
+
+
 def main() -> None:
     """Run a command; an error is one sentence and exit code 2."""
     # Threads of torch that wait for one another do so asleep: spinning, they are ten times slower on a busy machine.
@@ -67,5 +73,5 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # said by Typer without a word
-            typer.echo("Interrupted.", err=True)
+            typer.echo(f"Interrupted{GO_ON.get(sys.argv[1], '')}.", err=True)
         raise
