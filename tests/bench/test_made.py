@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from opendg.bench.made import Made, about_configs, make_into, remake, stale
 from opendg.bench.plan import Plan, Show
+from opendg.bench.records import load_records
 from opendg.bench.reproduce import keep_records, results_of
 from opendg.cli import app
 from opendg.errors import OpenDGError
@@ -157,6 +158,22 @@ def test_a_table_of_tuned_settings_says_how_they_were_found(tmp_path: Path) -> N
     assert notes == [f"Settings of medic: Trial 3 of 8. {common}", "Settings of erm: Trial 0 of 8."]
     (tmp_path / "page.md").write_text(f"- {Made('pacs-resnet18', 'records', notes=tuple(notes)).sentence}\n")
     assert Made.read(tmp_path / "page.md").notes == tuple(notes)
+
+
+def test_each_table_of_a_plan_is_looked_at_and_named_once(tmp_path: Path) -> None:
+    plan, records = tmp_path / "parts.toml", tmp_path / "out" / "records"
+    parts = '{ unknown = ["dog"] }, { unknown = ["horse"] }'
+    plan.write_text(f'data = "pacs"\ndivisions = [{parts}]\nmethods = [{{ method = "erm" }}]')
+    records.mkdir(parents=True)
+    for name in ("dog", "horse"):
+        (records / f"{name}.json").write_text(json.dumps(record("erm", unknown=(name,))))
+    make_into(tmp_path / "out", str(plan), records, load_records(records))
+    assert len(list((tmp_path / "out").glob("*.md"))) == 2
+    assert stale(tmp_path) == []
+    edit("parts-pacs-shared-6+1-dog.csv", "50.0000", "60.0000")(tmp_path / "out")
+    assert len(stale(tmp_path)) == 1
+    remake(tmp_path / "out" / "parts-pacs-shared-6+1-horse.md")
+    assert stale(tmp_path) == []
 
 
 def test_comparisons_are_looked_at_too(tmp_path: Path) -> None:

@@ -7,23 +7,22 @@ import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from opendg.bench import figures
-from opendg.bench.plan import Plan, Show, list_plans, load_plan, parse_plan
+from opendg.bench.estimate import AROUND
+from opendg.bench.plan import Plan, list_plans, load_plan, parse_plan
 from opendg.bench.published import TABLES
-from opendg.bench.records import load_records, take_weights
+from opendg.bench.records import Result
 from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of, titled
-from opendg.bench.tables import measured_rows
 from opendg.cli import app
 from opendg.errors import OpenDGError
-from opendg.evaluation.metrics import h_score
 from opendg.methods.registry import list_methods
-from opendg.predictions import Predictions
 from tests.bench.parts import Inline, signs
+from tests.bench.results import result
 from tests.tiny import CLASSES, write_tree
 
 Finished = tuple[Plan, Path]
@@ -35,8 +34,10 @@ def test_a_forecast_needs_neither_data_nor_gpu(name: str, tmp_path: Path) -> Non
     found = forecast(plan, tmp_path / "none", None)
     assert set(found.states.values()) == {"left"}
     assert len(found.states) == len(plan.cells())
-    assert found.seconds > 60 * len(found.states) / 10
     assert found.sources
+    assert found.seconds > AROUND * len(found.states)
+    once, twice = (forecast(plan.override(iterations=n), tmp_path / "none", None).seconds for n in (1000, 2000))
+    assert twice - once == pytest.approx(once - AROUND * len(found.states)), "iterations cost what they cost"
     assert not (tmp_path / "none").exists()
 
 
@@ -59,7 +60,7 @@ def test_finished_runs_set_the_pace_of_the_forecast(finished: Finished) -> None:
     longer = forecast(plan.override(iterations=24), runs, None)
     assert longer.sources == ["runs of this folder"]
     spent = sum(json.loads(path.read_text())["attempts"][0]["seconds"] for path in (runs / "ledger").glob("*.json"))
-    assert longer.seconds == pytest.approx(2 * spent, rel=0.5)
+    assert 0.5 * spent < longer.seconds < 3 * spent, "by the runs that there are, whatever part iterations have in them"
 
 
 @pytest.mark.slow
@@ -109,6 +110,43 @@ def test_a_table_has_the_numbers_of_the_records(finished: Finished, tmp_path: Pa
     assert selected.facts["selection"] == "the last iterate"
 
 
+def of(dataset: str, **more: Any) -> Result:
+    one = result("erm", **more)
+    said = one.record["protocol"].replace("pacs", dataset)
+    return Result(one.record | {"dataset": dataset, "protocol": said}, one.path)
+
+
+def test_a_plan_of_several_datasets_has_a_table_for_each(tmp_path: Path) -> None:
+    """Also where one is there so far: a table keeps its name when the others come."""
+    text = 'title = "T"\ndata = ["pacs", "vlcs"]\nmethods = [{ method = "erm" }]\n[show]\npublished = "pacs-resnet18"'
+    plan = parse_plan("wide", text)
+    found = [of("vlcs", value=0.3), of("pacs", value=0.5)]
+    made = produce(plan, found, tmp_path)
+    assert [(table.name, table.title) for table in made.tables] == [("wide-pacs", "T: pacs"), ("wide-vlcs", "T: vlcs")]
+    names = {f"wide-{data}.{suffix}" for data in plan.data for suffix in ("md", "tex", "csv")}
+    assert {path.name for path in made.files} == names == {path.name for path in tmp_path.iterdir()}
+    pacs, vlcs = made.tables
+    assert (pacs.reference is None, vlcs.reference is None) == (False, True)
+    assert vlcs.value(vlcs.rows[0], "photo", "oscr").mean == pytest.approx(30.0)
+    assert [table.name for table in produce(plan, found[:1], tmp_path).tables] == ["wide-vlcs"]
+
+
+def test_a_plan_of_several_divisions_has_a_table_for_each(tmp_path: Path) -> None:
+    text = 'data = "pacs"\ndivisions = [{ unknown = ["dog"] }, { unknown = ["horse"] }]\nmethods = [{ method = "erm" }]'
+    made = produce(parse_plan("parts", text), [of("pacs", unknown=(name,)) for name in ("dog", "horse")], tmp_path)
+    assert [table.name for table in made.tables] == ["parts-pacs-shared-6+1-dog", "parts-pacs-shared-6+1-horse"]
+    assert (tmp_path / "parts-pacs-shared-6+1-horse.md").is_file()
+    one = parse_plan("one", 'data = "pacs"\nmethods = [{ method = "erm" }]')
+    with pytest.raises(OpenDGError, match="of 2 protocols"):
+        produce(one, [of("pacs", unknown=(name,)) for name in ("dog", "horse")], tmp_path)
+
+
+def test_a_table_by_division_is_of_one_dataset_and_told_before_it_is_trained(tree: Path, tmp_path: Path) -> None:
+    text = f'data = ["pacs", "{tree}"]\nmethods = [{{ method = "erm" }}]\ndivisions = [{{ known = 3 }}]\n'
+    with pytest.raises(OpenDGError, match="'rotating' is of one dataset, and these are pacs and signs"):
+        forecast(parse_plan("wide", f'{text}[show]\nkind = "rotating"'), tmp_path, None)
+
+
 def test_quick_is_short_and_has_a_name_of_its_own() -> None:
     plan = asked_for("pacs-resnet18", None, few=True)
     assert plan.name == "pacs-resnet18-quick"
@@ -132,99 +170,6 @@ def test_a_misspelt_method_is_not_left_out_in_silence(tree: Path, tmp_path: Path
     file.write_text(signs(tree, methods='[{ method = "erm" }, { method = "medik" }]'))
     with pytest.raises(OpenDGError, match="There is no method 'medik' in the plan 'mine': did you mean 'medic'"):
         asked_for(str(file), None, few=False)
-
-
-def shown(plan: Plan, kind: str, **more: str) -> Plan:
-    return replace(plan, show=Show(kind=kind, **more))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("thresholds", ["thresholds-ink", "thresholds-wood"]),
-        ("tsne", ["tsne-ink-erm-cls", "tsne-ink-medic-bcls", "tsne-wood-erm-cls", "tsne-wood-medic-bcls"]),
-        ("oscr", ["oscr-ink", "oscr-wood"]),
-        ("confusion", [f"confusion-{t}-{m}" for t in ("ink", "wood") for m in ("erm-cls", "medic-bcls")]),
-    ],
-)
-def test_figures_come_from_finished_runs(finished: Finished, tmp_path: Path, kind: str, names: list[str]) -> None:
-    plan, runs = finished
-    made = produce(shown(plan, kind), results_of(plan, runs, None), tmp_path, device="cpu")
-    drawn = sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".png", ".svg"))
-    assert drawn == sorted(f"{name}{suffix}" for name in names for suffix in (".png", ".svg"))
-    page = (tmp_path / "signs.md").read_text()
-    assert all(f"]({name}.png)" in page for name in names)
-    assert "Protocol: " in page
-    caption = " ".join(made.caption)
-    assert "Seeds: 0, 1" in caption
-    rule = "H@source95 is H@source95" if kind == "confusion" else "Threshold: none is needed."
-    assert rule in caption, "no rule is named that the figure does not use"
-    assert ("Means over seeds" in caption) == (kind == "thresholds")
-    assert "standard deviation" not in caption
-
-
-def test_the_source_curve_sees_unknown_classes_of_the_source_domains_alone(finished: Finished, tmp_path: Path) -> None:
-    plan, runs = finished
-    produce(shown(plan, "thresholds"), results_of(plan, runs, None), tmp_path, device="cpu")
-    (run,) = runs.glob("medic-wood-0-*")
-    seen = Predictions.load(run / "source-unknown-averaged.npz")
-    assert set(seen.domain) == {"chalk", "ink", "neon"}
-    assert not seen.known.any()
-    assert {key.split("/")[1] for key in seen.keys} == {"ring"}
-    assert len(seen) == 30
-
-
-def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> None:
-    """At one threshold, computed again from the predictions."""
-    plan, runs = finished
-    rows = measured_rows(take_weights(results_of(plan, runs, None)), plan.methods, ("own",), None)
-    (medic,) = [row for row in rows if row.method == "medic"]
-    sides = figures._both_sides(medic, "wood", None, "cpu")
-    assert len(sides) == 4, "target and source of two seeds"
-    at = np.array([0.4])
-    assert figures._mean_h(sides[::2], at)[0] == np.mean([h_score(*side, 0.4) for side in sides[::2]])
-    result = figures.of_target(medic, "wood")[0]
-    seen = figures.beside(result)
-    assert len(sides[0][0]) == seen.known.sum()
-    assert len(sides[0][2]) == (~seen.known).sum()
-
-
-def test_figures_of_records_alone_say_what_they_need(finished: Finished, tmp_path: Path) -> None:
-    plan, runs = finished
-    keep_records(plan, results_of(plan, runs, None), tmp_path)
-    with pytest.raises(OpenDGError, match="needs predictions"):
-        produce(shown(plan, "tsne"), load_records(tmp_path / "records"), tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["thresholds", "tsne", "oscr", "confusion"])
-def test_figures_are_drawn_again_without_the_runs(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """From the folder alone: weights, data and most of the predictions are elsewhere."""
-    plan, runs = shown(finished[0], kind), finished[1]
-    monkeypatch.setattr(figures, "POINTS", 20)
-    results, folder = keep_records(plan, results_of(plan, runs, None), tmp_path, device="cpu")
-    first = produce(plan, results, tmp_path / "first").files
-    lone = folder.rename(tmp_path / "elsewhere")
-    assert sum(path.stat().st_size for path in lone.rglob("*.npz")) < sum(
-        path.stat().st_size for path in runs.glob("*/*-averaged.npz")
-    )
-    second = produce(plan, load_records(lone), tmp_path / "second").files
-    assert [path.name for path in first] == [path.name for path in second]
-    for one, other in zip(first, second, strict=True):
-        assert one.suffix != ".png" or one.read_bytes() == other.read_bytes()
-
-
-def test_a_collapsed_run_is_one_point_of_its_plane() -> None:
-    """Scikit-learn ends the process on features that are all alike."""
-    assert not figures.plane(np.ones((40, 8), np.float32)).any()
-    spread = figures.plane(np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32))
-    assert len(np.unique(spread, axis=0)) == 40
-
-
-def test_fitted_scores_are_refused_in_figures() -> None:
-    with pytest.raises(OpenDGError, match="fitted on source images"):
-        figures.plain_score("mahalanobis")
 
 
 def test_an_unfinished_plan_is_a_sentence(finished: Finished) -> None:
@@ -372,15 +317,3 @@ def test_each_class_takes_its_turn_as_the_unknown_one(tree: Path, tmp_path: Path
     kept, _ = keep_records(plan, results, tmp_path)
     produce(plan, kept, tmp_path / "again")
     assert (tmp_path / "again" / "turns.md").read_text() == page
-
-
-@pytest.mark.slow
-def test_openness_is_drawn_from_several_divisions(tree: Path, tmp_path: Path, inline: Inline) -> None:
-    more = 'divisions = [{ known = 2 }, { known = 3 }]\nscores = ["own"]\n[show]\nkind = "openness"\nmetrics = ["oscr"]'
-    plan = parse_plan("open", signs(tree, more).replace('unknown = ["ring"]\n', "\n", 1))
-    assert set(run_plan(plan, site_of(tmp_path, None, device="cpu"), inline).values()) == {"done"}
-    made = produce(plan, results_of(plan, tmp_path, None), tmp_path / "out")
-    (table,) = made.tables
-    assert table.columns == ("2:2", "3:1")
-    assert [row.label for row in table.rows] == ["ERM-cls", "MEDIC-bcls"]
-    assert {"open.png", "open.svg", "open.csv"} <= {path.name for path in made.files}

@@ -164,7 +164,7 @@ def stale(folder: Path) -> list[str]:
             found += _differing(page)
         except OpenDGError as error:
             found.append(str(error))
-    return found
+    return list(dict.fromkeys(found))  # each page of a plan of several tables tells of all
 
 
 def _differing(page: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from opendg.bench import figures
 from opendg.bench.cells import Cell
-from opendg.bench.check import check_score
+from opendg.bench.check import check_score, check_shown
 from opendg.bench.compare import Comparison, comparisons, ratio_table, rotating_table
 from opendg.bench.estimate import Clock, Estimate, total
 from opendg.bench.grid import Grid, Report
@@ -18,7 +18,7 @@ from opendg.bench.header import describe
 from opendg.bench.ledger import Ledger
 from opendg.bench.plan import Plan, load_plan, place
 from opendg.bench.published import published
-from opendg.bench.records import Result, load_records, read_records, take_weights
+from opendg.bench.records import Result, Tested, load_records, read_records, take_weights
 from opendg.bench.render import write_table
 from opendg.bench.runners import Runner
 from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
@@ -84,6 +84,7 @@ def quick(plan: Plan) -> Plan:
 def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_failed: bool = False) -> Forecast:
     """What would run and how long it would take; neither data nor a GPU are needed."""
     ledger, placed = Ledger(runs), place(plan.cells(root), root)
+    check_shown(plan.show.kind, [tested(job) for _, job in placed.values()])
     known = ledger.folder.is_dir()
     states = {name: ledger.state(name, cell.scores) if known else "left" for name, (cell, _) in placed.items()}
     skipped = ("done",) if retry_failed else ("done", "failed")
@@ -98,6 +99,7 @@ def run_plan(
     """Bring every run of the plan to its end; run -> done or failed."""
     root = Path(site.root) if site.root else None
     placed = place(plan.cells(root), root, need_data=True)
+    check_shown(plan.show.kind, [tested(job) for _, job in placed.values()])
     for backbone, weights in {(job.backbone, job.weights) for _, job in placed.values()}:
         build_backbone(backbone, "none" if weights == "imagenet" else weights)  # a wrong one would fail in every run
     ledger = Ledger(Path(site.runs))
@@ -105,6 +107,12 @@ def run_plan(
     keep(ledger, plan.name, placed)
     cells = {name: cell for name, (cell, _) in placed.items()}
     return Grid(cells, site, runner, report).run(retry_failed)
+
+
+def tested(job: Job) -> Tested:
+    """What the record of a job will say that it was tested on."""
+    rule = job.protocol
+    return Tested(rule.dataset, rule.id, ",".join(rule.targets), len(rule.known), rule.unknown)
 
 
 def keep(ledger: Ledger, name: str, placed: dict[str, tuple[Cell, Job]]) -> None:
@@ -203,12 +211,29 @@ def make_folder(folder: Path) -> None:
 
 
 def _table(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
-    show = plan.show
-    table = make_table(
-        plan.name, results, title=plan.title, entries=plan.methods, metrics=show.metrics, scores=plan.scores,
-        reference=published(show.published) if show.published else None, notes=notes,
-    )  # fmt: skip
-    return Product([table], files=write_table(table, out))
+    made, show = Product(), plan.show
+    for part, found in by_table(plan, results).items():
+        table = make_table(
+            "-".join([plan.name, *part.split(":")]) if part else plan.name, found,
+            title=f"{plan.title}: {part}" if part and plan.title else plan.title, entries=plan.methods,
+            metrics=show.metrics, scores=plan.scores, notes=notes,
+            reference=published(show.published) if show.published else None,
+        )  # fmt: skip
+        made.tables.append(table)
+        made.files += write_table(table, out)
+    return made
+
+
+def by_table(plan: Plan, results: Sequence[Result]) -> dict[str, list[Result]]:
+    """What each table is of, by its part of the plan: a dataset, or a protocol where there are several divisions.
+
+    A plan of one dataset and one division has no parts. The plan decides, not the records that are there so far.
+    """
+    tables: dict[str, list[Result]] = {}
+    for result in results:
+        part = result.tested.dataset if len(plan.data) > 1 else ""
+        tables.setdefault(result.tested.protocol if len(plan.divisions) > 1 else part, []).append(result)
+    return dict(sorted(tables.items()))
 
 
 def _rotating(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
@@ -272,6 +297,7 @@ def _figure(
 
 
 def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
+    check_shown(plan.show.kind, [result.tested for result in results])
     rows = measured_rows(results, plan.methods, (plan.show.score,), None)
     if not rows:
         raise OpenDGError(
