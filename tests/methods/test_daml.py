@@ -156,6 +156,11 @@ def test_tasks_are_each_domain_on_both_sides(domains: int) -> None:
     assert {task.size for task in tasks} == {24 // domains}
 
 
+def test_a_small_batch_of_many_domains_has_an_image_of_each() -> None:
+    tasks = DAML().tasks(full_pool(5, 6), 1, 0, np.random.default_rng(0))
+    assert [task.size for task in tasks] == [1] * 10
+
+
 def own_class_sets(method: DAML) -> Episode:
     """DAML's protocol on PACS: {3, 0, 1}, {4, 0, 2}, {5, 1, 2}."""
     own = [{3, 0, 1}, {4, 0, 2}, {5, 1, 2}]

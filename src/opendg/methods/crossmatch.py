@@ -22,7 +22,8 @@ choices. Theirs alternates between training and the making of images that are ke
 each as in ADA; ours makes few new ones in every iteration from the weights of that moment, with 5 steps of a fixed
 length: plain steps throw the images of a network with steep features far off, and 15 would cost 3.4 times ERM. The
 change of the feature is a mean over its dimensions: as a sum it holds the images where they are. The method is made for
-one source domain; here the source domains are pooled.
+one source domain; here the source domains are pooled. Images that were made share the BatchNorm batch of those that
+they were made from, and their pixels may leave the range of an image.
 """
 
 from __future__ import annotations

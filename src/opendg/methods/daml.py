@@ -98,7 +98,8 @@ class DAML(Method):
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
         """A task for each domain, twice: meta-train, meta-test."""
         everything = tuple(range(pool.classes))
-        return [Task((domain,), everything, 3 * batch // pool.domains) for domain in range(pool.domains)] * 2
+        share = max(1, 3 * batch // pool.domains)
+        return [Task((domain,), everything, share) for domain in range(pool.domains)] * 2
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         classifier = Classifier(Experts(backbone, domains), classes, "closed")

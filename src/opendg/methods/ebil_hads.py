@@ -16,8 +16,9 @@ Every `interval` iterations the follower looks at `look` images of each source d
 
     r_d = exp(1 + mean w) (0.1 + 2e-4 share of the choices that fell on d),   held-out domain = argmin_d r_d
 
-the domain that is trusted least stays held out until the next look. Inference: closed set from the first branch, bcls
-from the mean of the branches' one-vs-all logits; features are those of both branches side by side.
+the domain that is trusted least stays held out until the next look. The share counts for at most 0.2 % of r, so that
+one domain may be held out for long. Inference: closed set from the first branch, bcls from the mean of the branches'
+one-vs-all logits; features are those of both branches side by side.
 
 Needs from the backbone: two or more stages with maps. The second branch is a copy of all that comes behind the last
 stage but one (stage 4 of a ResNet, the last block of the ConvNet), so that both start from pretrained weights; the
@@ -25,9 +26,10 @@ follower is a copy of the whole backbone. Cost: MEDIC, a second last stage, and 
 
 Deviations from the authors' script, whose faults are not followed: the follower has an optimiser (theirs never
 changes), the inner rate is not lowered at every step, S1 is without the held-out domain, targets of w have its shape.
-Chosen here: branches that are copies (theirs are new residual blocks with a BatchNorm in common); a follower that only
-regresses (theirs also ascends the weighted CE, which drives w to 1 everywhere); c as an evidential probability; order 1
-(theirs is 2; with dropout the second derivative sees another mask than the first).
+Chosen here: the follower's regression with weight 1 (1e-4 in theirs, whose follower does not learn); branches that are
+copies (theirs are new residual blocks with a BatchNorm in common); a follower that only regresses (theirs also ascends
+the weighted CE, which drives w to 1 everywhere); c as an evidential probability; order 1 (theirs is 2; with dropout the
+second derivative sees another mask than the first).
 """
 
 from __future__ import annotations

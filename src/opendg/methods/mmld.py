@@ -58,7 +58,9 @@ class MMLD(Method):
     kind = "adversarial"
     cost = "1x, and a pass over the source images each interval"
     # SGD 1e-3, decay 5e-4, 128 images. Our loss is 6 times their mean: the rate is divided by 6, the decay multiplied.
-    authors = Authors(recipe={"lr": 1e-3 / 6, "weight_decay": 3e-3, "batch": 21}, settings={"rate": 10.0})
+    authors = Authors(
+        recipe={"lr": 1e-3 / 6, "weight_decay": 3e-3, "batch": 21, "iterations": 1500}, settings={"rate": 10.0}
+    )
 
     @dataclass(frozen=True)
     class Config(ERM.Config):

@@ -9,12 +9,13 @@ https://arxiv.org/abs/2112.12329. One iteration:
     theta <- theta - lr (theta - mean_t theta_t)
 
 No joint loss and nothing second order. The moments of the inner Adam (weight decay 5e-4) go on from step to step, from
-trajectory to trajectory and from iteration to iteration. After training BatchNorm's statistics are estimated anew.
+trajectory to trajectory and from iteration to iteration. After training BatchNorm's statistics are estimated anew, from
+training images without augmentation.
 
 Under the common recipe the gradient handed out is (theta - mean) / `scale`. SGD of momentum 0.9 moves lr / (1 - 0.9) of
 it, so scale 0.1 draws theta by 100 lr: by 0.01 an iteration at lr 1e-4, which over 4,000 iterations is the way that the
 authors' 0.05 makes in their 800; and by 0.2 at the lr 2e-3 of a network from scratch. The inner steps do not depend
-on lr.
+on lr and keep their rate to the end; the authors' inner rate is a fiftieth of the outer one and falls with it at 80 %.
 
 Inference: `views` > 1 averages the logits over the image and views - 1 weakly augmented ones (crop of 0.8 to 1 of the
 area, half of them mirrored). They are drawn once, the same for every image and every run. The authors offer 32; MEDIC's

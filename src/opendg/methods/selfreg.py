@@ -10,13 +10,15 @@ that stay inside each class, and l ~ Beta(0.5, 0.5) once an iteration:
 c is a number, not a path for the gradient. Two more parts belong to the method: source domains join one after the
 other in the first third of the run (`curriculum`; the authors: of 30 epochs 5 with one domain, 5 with two, then all
 three), and the finished weights are the mean of those of the last fifth (`average_from`; theirs: from epoch 24), with
-new BatchNorm statistics. `--select source-accuracy`, which would keep an iterate in its place, needs `average_from=1`.
+new BatchNorm statistics, of training images without augmentation. `--select source-accuracy`, which would keep an
+iterate in its place, needs `average_from=1`.
 
 Needs the pooled features; proj is an MLP d - h - h - d with BatchNorm, h = 2 d (d where d is 2048 or more).
 Cost: that of ERM; a copy of the weights.
-Deviations: the mean takes in every iteration, not every epoch. When domains join is known after the first 20 iterations
-(until then there is one). `--recipe authors`: their lr 4e-3 is for the mean loss, a sixth of it here; 30 epochs of PACS
-in batches of 128 are about 1,500 iterations.
+Deviations: the mean takes in every iteration, not every epoch. The common recipe lowers the rate tenfold just where the
+mean begins, so that it lies close to the last weights; the authors' rate is constant (`--schedule constant`). When
+domains join is known after the first 20 iterations (until then there is one). `--recipe authors`: their lr 4e-3 is for
+the mean loss, a sixth of it here; 30 epochs of PACS in batches of 128 are about 1,500 iterations.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ E is the cross-entropy on images that are not augmented, the mean over source do
 of the iterations between two evaluations (a segment) stands under the loss at its end. Where no start is found, the
 last segment is taken, as in the authors' code.
 
-Needs nothing of the backbone; BatchNorm gets new statistics from the training images for the averaged weights.
+Needs nothing of the backbone; BatchNorm gets new statistics for the averaged weights, from training images that are, as
+those of the target, not augmented.
 Cost: that of ERM, an evaluation of the source validation images each `interval` iterations, and N_s + 3 more copies of
 the weights, which checkpoints hold too.
 What to expect: the mean lags behind the last weights. At the low rate of the common recipe the loss on source images
