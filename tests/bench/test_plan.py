@@ -68,6 +68,20 @@ def test_the_name_follows_what_defines_a_run_and_not_where_it_lies(tree: Path, t
     assert len({name, *place(others)}) == 1 + len(others)
 
 
+def test_a_run_that_two_entries_ask_for_is_read_with_the_scores_of_both(tree: Path) -> None:
+    entries = [
+        '{ method = "erm", label = "A", scores = ["cls", "knn"] }', '{ method = "medic" }',
+        '{ method = "erm", label = "B", settings = { ova = false }, scores = ["knn", "vim"] }',
+    ]  # fmt: skip
+    cells = plan_of(tree, methods=f"[{', '.join(entries)}]").cells()
+    assert len(cells) == 6
+    placed = place(cells)
+    assert [(cell.method, cell.target, cell.scores) for cell, _ in placed.values()] == [
+        ("erm", "ink", ("cls", "knn", "vim")), ("medic", "ink", ()),
+        ("erm", "wood", ("cls", "knn", "vim")), ("medic", "wood", ()),
+    ]  # fmt: skip
+
+
 def test_weights_count_by_content(tree: Path, tmp_path: Path) -> None:
     cell = plan_of(tree).cells()[0]
     for file, content in (("a", b"one"), ("b", b"one"), ("c", b"two")):

@@ -82,12 +82,9 @@ def test_the_average_wants_every_target() -> None:
     table = make_table("x", found, scores=("cls",))
     assert table.value(table.rows[0], None, "oscr").count == 1
     assert table.value(table.rows[0], "photo", "oscr").count == 2
-    assert (
-        make_table("x", [*found[:1], *found[2:], result("medic", "sketch")], scores=("cls",))
-        .value(table.rows[0], None, "oscr")
-        .count
-        == 1
-    )
+    fewer = make_table("x", [*found[:1], *found[2:], result("medic", "sketch")], scores=("cls",))
+    erm = fewer.value(fewer.rows[0], None, "oscr")
+    assert (fewer.rows[0].method, erm.mean, erm.count) == ("erm", None, 0), "sketch is a target of the table"
     alone = make_table("x", [result("erm", "photo"), result("medic", "sketch")], scores=("cls",))
     assert alone.value(alone.rows[0], None, "oscr").mean is None
 
@@ -107,6 +104,16 @@ def test_rows_follow_the_paper_and_what_it_does_not_have_comes_last() -> None:
         "ERM+-cls",
         "MEDIC-energy",
     ]
+
+
+def test_a_run_of_two_entries_is_shown_with_the_scores_of_both() -> None:
+    """Two entries of a plan that are one run: the second's scores were asked for too."""
+    found = [result("erm", scores={"energy": 0.6, "bcls": 0.7, "vim": 0.8}), result("medic", scores={"bcls": 0.7})]
+    entries = [Entry("erm", scores=("vim", "own")), Entry("medic"), Entry("erm", scores=("energy", "cls"))]
+    labels = [row.label for row in make_table("x", found, entries=entries, scores=("bcls",)).rows]
+    assert labels == ["ERM-vim", "ERM-cls", "ERM-energy", "MEDIC-bcls"]
+    plain = make_table("x", found[:1], entries=[Entry("erm", scores=("vim",)), Entry("erm")])
+    assert [row.label for row in plain.rows] == ["ERM-vim", "ERM-cls", "ERM-bcls", "ERM-energy"]
 
 
 def test_the_ablation_tells_heads_apart() -> None:

@@ -159,7 +159,7 @@ class Plan:
 
 
 def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = False) -> dict[str, tuple[Cell, Job]]:
-    """Run name -> cell and job, each checked as `opendg train` would. Two equal cells are one run."""
+    """Run name -> cell and job, each checked as `opendg train` would. Equal cells are one run with the scores of all."""
     placed: dict[str, tuple[Cell, Job]] = {}
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -168,7 +168,8 @@ def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = Fal
         names = names_of(data, root, need_data)
         for cell in group:
             job = make_job(cell.method, data, cell.target.split(","), names, **cell.asked())
-            placed.setdefault(run_name(job), (cell, job))
+            before, job = placed.get(name := run_name(job), (cell, job))
+            placed[name] = (replace(before, scores=tuple(dict.fromkeys(before.scores + cell.scores))), job)
     return placed
 
 

@@ -117,16 +117,23 @@ def measured_rows(
         groups.setdefault(result.row, []).append(result)
     rows = []
     for group in groups.values():
-        record, entry = group[0].record, entry_of(group[0], entries)
-        wanted = (entry.scores if entry else ()) or scores or (*SCORES, own_score(record["method"]))
-        named = [own_score(record["method"]) if score == "own" else score for score in wanted]
-        for score in (score for score in dict.fromkeys(named) if score in record["scores"]):
+        record = group[0].record
+        for score in wanted_scores(group[0], entries, scores):
             found = published_row(reference, group[0], score) if reference else None
             label = found.name if found else f"{name_of(group[0], entries)}-{score}"
             if reference and not fitting(reference, group[0]):
                 label += f" ({record['backbone']})"
             rows.append(Row(label, record["method"], score, tuple(group), found))
     return distinct(rows)
+
+
+def wanted_scores(result: Result, entries: Sequence[Entry], scores: Sequence[str]) -> list[str]:
+    """Those that the entry of a run asks for, or else the plan; of several entries for the same run, those of each."""
+    own, entry = own_score(result.record["method"]), entry_of(result, entries)
+    same = [one for one in entries if entry and replace(one, label=entry.label, scores=entry.scores) == entry]
+    asked = [score for one in same or [Entry("")] for score in one.scores or scores or (*SCORES, own)]
+    named = dict.fromkeys(own if score == "own" else score for score in asked)
+    return [score for score in named if score in result.record["scores"]]
 
 
 def published_row(reference: Published, result: Result, score: str) -> PublishedRow | None:
