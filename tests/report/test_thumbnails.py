@@ -76,6 +76,22 @@ def test_data_that_are_gone_give_a_sentence(moved: tuple[Path, Path]) -> None:
         Thumbnails().of(run, keys_of(run))
 
 
+def test_data_that_have_moved_are_found_with_their_new_place(moved: tuple[Path, Path]) -> None:
+    run, data = moved
+    there = data.rename(data.with_name("elsewhere"))
+    assert NONE not in Thumbnails(there).of(run, keys_of(run))
+
+
+def test_a_root_of_other_data_does_not_hide_what_lies_where_it_was(moved: tuple[Path, Path], tmp_path: Path) -> None:
+    """One page may be of several datasets, and the root is that of some."""
+    run, data = moved
+    (tmp_path / "data").mkdir()
+    assert NONE not in Thumbnails(tmp_path / "data").of(run, keys_of(run))
+    data.rename(data.with_name("elsewhere"))
+    with pytest.raises(OpenDGError, match=str(tmp_path / "data")):
+        Thumbnails(tmp_path / "data").of(run, keys_of(run))
+
+
 def test_a_broken_image_and_a_foreign_key_have_none(moved: tuple[Path, Path]) -> None:
     run, data = moved
     broken = data / keys_of(run)[3]

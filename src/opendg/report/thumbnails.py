@@ -51,21 +51,32 @@ class Thumbnails:
         return self._numbers[which]
 
     def _find(self, run: Run) -> tuple[Index, str]:
-        """The data of the run, with the very files it was tested on, and the hash of those."""
+        """The data of the run, with the very files it was tested on, and the hash of those.
+
+        They are looked for in `root`, then where the run knew them, then where named datasets lie on this machine.
+        """
         try:
             job = Job.from_json(run.config)
-            said = Path(job.root) if job.root else None
-            root = self.root or (said if said and said.is_dir() else None)
-            if (job.data, root) not in self._opened:
-                self._opened[job.data, root] = open_dataset(job.data, root)
-            index = self._opened[job.data, root]
-            split = job.protocol.apply(index)
-            for part, rows in (("test-known", split.test_known), ("test-unknown", split.test_unknown)):
-                if file_hash(index, rows) != run.manifest["files"][part]:
-                    raise OpenDGError(f"The {part} images found are not those of the run: check --root.")
-            return index, str(run.manifest["files"]["test-known"])
+            places = ([job.place(self.root)] if self.root else []) + [job.place(), (job.data, None)]
+            refused = []
+            for place in dict.fromkeys(places):
+                try:
+                    return self._at(place, job, run)
+                except OpenDGError as error:
+                    refused.append(error)
+            raise refused[0]
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:  # a stranger's run.json
             raise OpenDGError(f"The run does not say where its images are ({type(error).__name__}).") from error
+
+    def _at(self, place: tuple[str, Path | None], job: Job, run: Run) -> tuple[Index, str]:
+        if place not in self._opened:
+            self._opened[place] = open_dataset(*place)
+        index = self._opened[place]
+        split = job.protocol.apply(index)
+        for part, rows in (("test-known", split.test_known), ("test-unknown", split.test_unknown)):
+            if file_hash(index, rows) != run.manifest["files"][part]:
+                raise OpenDGError(f"The {part} images found are not those of the run: check --root.")
+        return index, str(run.manifest["files"]["test-known"])
 
 
 def shrink(data: bytes, name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -57,10 +58,32 @@ class Job:
 
     def open_data(self, root: str | Path | None = None) -> tuple[Index, Split]:
         """The data of the job, which lie in `root` if they have moved."""
+        index = catalog.open_dataset(*self.place(root))
+        return index, self.protocol.apply(index)
+
+    def place(self, root: str | Path | None = None) -> tuple[str, Path | None]:
+        """What `open_dataset` is asked for: the root above a named dataset is `root`, and so is a folder itself."""
         data = self.data if root is None or _is_name(self.data) else str(root)
         where = root or self.root
-        index = catalog.open_dataset(data, None if where is None else Path(where))
-        return index, self.protocol.apply(index)
+        return data, None if where is None else Path(where)
+
+    def differs(self, other: Job) -> list[str]:
+        """What sets two jobs apart, by name. Where the images lie does not: a run's manifest knows them."""
+        own, others = _defining(self), _defining(other)
+        return [name for name in own | others if own.get(name) != others.get(name)]
+
+
+def home(data: str, root: str | Path | None) -> str | Path | None:
+    """Where data lie that are asked for in these words, as `Job.open_data` takes it."""
+    return root if _is_name(data) else data
+
+
+def _defining(job: Job) -> dict[str, Any]:
+    """All that defines a job, as a run.json has it: {"method": "erm", "recipe.lr": 0.001 ...}."""
+    found: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(job.to_json())).items():
+        found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: value for name, value in found.items() if name not in ("data", "root")}
 
 
 def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
