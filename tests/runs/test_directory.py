@@ -123,6 +123,16 @@ def test_a_run_is_held_by_one_at_a_time_and_a_dead_process_holds_nothing(tmp_pat
     assert sorted(path.name for path in run.path.iterdir()) == ["manifest.json", "run.json"]
 
 
+def test_only_a_run_with_nothing_to_keep_is_discarded(tmp_path: Path) -> None:
+    empty, begun, finished, shared = (make(tmp_path / name) for name in ("empty", "begun", "finished", "shared"))
+    begun.checkpoint(3, {"w": torch.zeros(2)}, {})
+    finished.save_weights("selected", {"w": torch.zeros(2)}, some_predictions())
+    for run in (empty, begun, finished, Run.shadow(shared.path, shared.config, shared.manifest)):
+        run.discard()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "finished", "shared"]
+    assert Run.open(shared.path).config == shared.config
+
+
 def test_a_run_that_cannot_be_locked_is_a_sentence(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     (run.path / ".lock").mkdir()

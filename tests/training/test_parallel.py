@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from safetensors.torch import load_file
 from opendg.episodes import Episode
 from opendg.methods.registry import make_method
 from opendg.runs.directory import Run
-from opendg.training.train import start, train
 from small import small_classifier, small_episode, small_state
 
 CASES = [("erm", {"ova": True}), ("mldg", {}), ("medic", {"order": 1}), ("medic", {"order": 2})]
@@ -77,6 +75,15 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
+# Ends after some iterations, as if it were stopped there.
+SOME = """
+import json, sys
+from itertools import islice
+from opendg.training.train import start
+
+_, iterations = start("medic", sys.argv[1], "c", out=sys.argv[2], checkpoint_every=2, **json.loads(sys.argv[4]))
+list(islice(iterations, int(sys.argv[3])))
+"""
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "opendg"]
 
 
@@ -95,16 +102,23 @@ def test_torchrun_trains_what_one_process_trains(tree: Path, tmp_path: Path) -> 
 
 def test_torchrun_goes_on_with_a_run_and_one_process_alone_writes(tree: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"known": 2, "backbone": "convnet", "iterations": 8, "device": "cpu", "track": "none"}
-    train("medic", str(tree), "c", out=tmp_path / "one", **asked)
-    _, iterations = start("medic", str(tree), "c", out=tmp_path / "two", checkpoint_every=2, **asked)
-    assert list(islice(iterations, 5)) == [1, 2, 3, 4, 5]
-    del iterations  # as a process that ends here
+    program = tmp_path / "some.py"
+    program.write_text(SOME)
+    for name, steps in (("one", 9), ("two", 5)):
+        words = [*TWO[:-2], str(program), str(tree), str(tmp_path / name), str(steps), json.dumps(asked)]
+        subprocess.run(words, check=True, capture_output=True)
+    assert Run.open(tmp_path / "one").finished
+    assert Run.open(tmp_path / "two").config["devices"] == 2
     assert (tmp_path / "two" / "checkpoints" / "step-00000004.json").exists()
-    subprocess.run([*TWO, "train", "--resume", str(tmp_path / "two")], check=True, capture_output=True)
+    again = ["train", "--resume", str(tmp_path / "two"), "--device", "cpu"]
+    alone = subprocess.run([*TWO[:1], *TWO[-2:], *again], capture_output=True, text=True)
+    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+    assert "was started on 2 devices" in alone.stderr
+    subprocess.run([*TWO, *again], check=True, capture_output=True)
     one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(two[name], tensor, rtol=1e-6, atol=1e-8)
     logs = [Run.open(tmp_path / name).read_log() for name in ("one", "two")]
     assert [entry["step"] for entry in logs[1]] == [8], "a second process that writes would log it twice"
     for name, value in logs[0][-1]["losses"].items():
-        assert logs[1][-1]["losses"][name] == pytest.approx(value, rel=1e-4)
+        assert logs[1][-1]["losses"][name] == pytest.approx(value, rel=1e-6)

@@ -94,7 +94,7 @@ def from_wandb(run: Run) -> Curves:
                 for name, value in items.items():
                     if not name.startswith("_"):
                         curves.setdefault(name, {})[record.history.step.num] = value
-    assert ids == {(track.identity(run), "opendg", run.path.name)}
+    assert ids == {(run.identity[:16], "opendg", run.path.name)}
     return curves
 
 
@@ -216,6 +216,26 @@ def test_a_tracker_that_fails_does_not_end_the_run(tree: Path, tmp_path: Path, m
     assert [entry for entry in log if "warning" in entry] == [
         {"step": 100, "warning": "Broken failed and is left out from here on: the server is gone"}
     ]
+
+
+class Hurried(track._OwnLogger):
+    """A logger whose last upload is cut short by Ctrl-C."""
+
+    def send(self, metrics: dict[str, float], step: int) -> None: ...
+
+    def finalize(self, status: str) -> None:
+        raise KeyboardInterrupt
+
+
+def test_control_c_while_a_tracker_ends_costs_no_finished_run(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(track, "make_logger", lambda name, run, begin: Hurried(run))
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="tensorboard"))
+    run = Run.open(tmp_path / "run")
+    assert run.finished
+    assert run.load_weights("selected")
 
 
 def test_the_rate_that_is_logged_is_the_rate_that_was_used(tree: Path) -> None:

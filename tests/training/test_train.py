@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from opendg.models.backbones import build_backbone
 from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
 from opendg.runs.directory import Run
-from opendg.training.train import fits
+from opendg.training.train import _or_nothing, fits
 from tests.data.trees import grid, write
+from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree
 
 LISTENING: list[list[str]] = []
@@ -100,6 +102,42 @@ def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> Non
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
     assert (tmp_path / "run" / "checkpoints").is_dir()
     assert opendg.resume(tmp_path / "run", device="cpu").finished
+
+
+def test_another_process_of_a_run_that_fails_leaves_the_run_alone(tree: Path, tmp_path: Path) -> None:
+    """A rank of a data-parallel training has no say over the folder that the first one writes."""
+    run = Run.create(tmp_path / "run", {}, MANIFEST)
+    shadow = Run.shadow(run.path, run.config, run.manifest)
+
+    def fail() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("out of memory")
+
+    for one, left in ((shadow, True), (run, False)):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            list(_or_nothing(one, fail()))
+        assert run.path.exists() is left
+
+
+def test_a_run_goes_on_with_as_many_devices_as_it_was_started_on(tree: Path, tmp_path: Path) -> None:
+    """BatchNorm sees a device's share of the images: with another number the run would not be the same."""
+
+    def stop(step: int, total: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=out, **quick(checkpoint_every=2, report=stop))
+    config = json.loads((out / "run.json").read_text())
+    assert config["devices"] == 1
+    with pytest.raises(OpenDGError, match="was started on 1 device and would go on with 3: resume it with --devices 1"):
+        opendg.resume(out, device="cpu", devices=3)
+    (out / "run.json").write_text(json.dumps(config | {"devices": 2}))
+    with pytest.raises(OpenDGError, match="was started on 2 devices and would go on with 1: .* --devices 2"):
+        opendg.resume(out, device="cpu")
+    del config["devices"]  # as in runs from before it was kept
+    (out / "run.json").write_text(json.dumps(config))
+    assert opendg.resume(out, device="cpu").finished
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path: Path) -> None:

@@ -185,6 +185,11 @@ class Run:
         for left in (*self.path.glob(".*.tmp"), self.path / LOCK):
             left.unlink(missing_ok=True)
 
+    def discard(self) -> None:
+        """Leave nothing behind of a run that is not finished and has nothing to resume from."""
+        if not self.finished and not any(self.checkpoints.glob("*.json")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def log(self, entry: dict[str, Any]) -> None:
         try:
             with (self.path / "log.jsonl").open("a") as file:
@@ -225,6 +230,8 @@ class _Shadow(Run):
     def checkpoint(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None: ...
 
     def finish(self) -> None: ...
+
+    def discard(self) -> None: ...
 
     def log(self, entry: dict[str, Any]) -> None: ...
 

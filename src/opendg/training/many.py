@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from opendg.data.catalog import open_dataset
 from opendg.errors import OpenDGError
+from opendg.models.backbones import build_backbone
 from opendg.runs.directory import Run
-from opendg.training.train import Report, start
+from opendg.training.job import Job, home, make_job
+from opendg.training.train import Report, refuse_changed, refuse_other_devices, split_targets, start, take_up
 
+NOT_OF_THE_JOB = ("device", "devices", "checkpoint_every", "capture", "compile", "track")  # how `start` trains it
 Start = Callable[[], tuple[Run, Iterator[int]]]  # a run and its iterations: see `opendg.training.train.start`
 
 
@@ -30,28 +35,58 @@ class Lane(NamedTuple):
 
 def train_many(
     method: str, data: str, targets: list[str], seeds: list[int], *, folder: Path, lanes: int = 2,
-    report: Report | None = None, finished: Callable[[Run], None] | None = None, **asked: Any,
+    report: Report | None = None, finished: Callable[[Run], None] | None = None,
+    note: Callable[[str], None] | None = None, **asked: Any,
 ) -> list[Run]:  # fmt: skip
     """A run for every target and seed, in `folder`/TARGET-SEED, `lanes` of them at once on a GPU, one on the CPU.
 
-    `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
+    The same call goes on where it was stopped: finished runs are kept, interrupted ones taken up again, and `note` is
+    told which. `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
     """
-    wanted = [(target, seed) for seed in seeds for target in targets]
-    if taken := [path for path in (folder / f"{t}-{s}" for t, s in wanted) if path.exists()]:
-        raise OpenDGError(f"The run directory {str(taken[0])!r} exists already: choose another --out.")
-    progress = _Together(report, len(wanted))
+    wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
+    there = {path: Run.open(path) for path in wanted if path.exists()}
+    _refuse_others({run: wanted[path] for path, run in there.items()}, method, data, asked)
+    kept = {path: run for path, run in there.items() if run.finished}
+    for text, paths in (("Kept, as they are finished", kept), ("Taken up again", there.keys() - kept.keys())):
+        if note and paths:
+            note(f"{text}: {', '.join(path.name for path in wanted if path in paths)}.")
+    progress = _Together(report, len(wanted), len(kept))
 
-    def begin(target: str, seed: int) -> Start:
-        out = folder / f"{target}-{seed}"
-        shown = progress.of(out.name)
-        return lambda: start(method, data, target, out=out, seed=seed, report=shown, runs=len(wanted), **asked)
+    def begin(path: Path) -> Start:
+        shown = progress.of(path.name)
+        if path in there:
+            places = {name: asked[name] for name in ("device", "devices") if name in asked}
+            return lambda: take_up(path, root=home(data, asked.get("root")), report=shown, **places)
+        target, seed = wanted[path]
+        return lambda: start(method, data, target, out=path, seed=seed, report=shown, runs=len(wanted), **asked)
 
-    runs = []
-    for run in side_by_side([begin(*pair) for pair in wanted], lanes, asked.get("device", "auto")):
-        runs.append(run)
+    runs = {}
+    lacking = [begin(path) for path in wanted if path not in kept]
+    for run in chain(kept.values(), side_by_side(lacking, lanes, asked.get("device", "auto"))):
+        runs[run.path] = run
         if finished:
             finished(run)
-    return runs
+    return [runs[path] for path in wanted]
+
+
+def _refuse_others(there: dict[Run, tuple[str, int]], method: str, data: str, asked: dict[str, Any]) -> None:
+    """Refuse runs that are there and are not what is asked for: another job, other images, weights or devices."""
+    if not there:
+        return
+    root = asked.get("root")
+    index = open_dataset(data, None if root is None else Path(root))
+    of_job = {name: value for name, value in asked.items() if name not in NOT_OF_THE_JOB}
+    begun = None
+    for run, (target, seed) in there.items():
+        job = make_job(method, data, split_targets(target), index, seed=seed, **of_job)
+        if differ := job.differs(Job.from_json(run.config)):
+            raise OpenDGError(
+                f"The run {str(run.path)!r} was trained with another {', '.join(differ[:3])}: choose another --out, or "
+                "ask for what it was trained with."
+            )
+        refuse_other_devices(run, asked.get("devices", 1))
+        begun = begun or build_backbone(job.backbone, job.weights).start  # the same for all
+        refuse_changed(run, job, index, job.protocol.apply(index), begun)
 
 
 def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> Iterator[Run]:
@@ -86,14 +121,14 @@ def room() -> bool:
 class _Together:
     """The reports of several runs as one: iterations done of all that there are."""
 
-    def __init__(self, report: Report | None, runs: int) -> None:
-        self.report, self.runs = report, runs
+    def __init__(self, report: Report | None, runs: int, kept: int) -> None:
+        self.report, self.runs, self.kept = report, runs, kept
         self.done: dict[str, int] = {}
 
     def of(self, name: str) -> Report:
         def one(step: int, total: int, losses: dict[str, float]) -> None:
             self.done[name] = step
             if self.report:
-                self.report(sum(self.done.values()), total * self.runs, losses)
+                self.report(sum(self.done.values()) + total * self.kept, total * self.runs, losses)
 
         return one

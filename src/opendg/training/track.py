@@ -8,8 +8,6 @@ a tracker sends its numbers is said by its own environment variables (WANDB_MODE
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import time
 from argparse import Namespace
@@ -110,16 +108,11 @@ def flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def identity(run: Run) -> str:
-    """The same for a run and for itself when it is resumed."""
-    return hashlib.sha256(json.dumps(run.config, sort_keys=True).encode()).hexdigest()[:16]
-
-
 class _OwnLogger(Logger):
     """What the two below share: a name, an identity, and that no step is logged twice."""
 
     def __init__(self, run: Run) -> None:
-        self._name, self._id = run.path.name, identity(run)
+        self._name, self._id = run.path.name, run.identity[:16]  # the same when it is resumed
         self.logged = -1  # the last step that is there already
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -61,7 +60,7 @@ def start(
     check_tracker(track)
     if checkpoint_every < 1:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
-    targets = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    targets = split_targets(target) if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
     fabric = make_fabric(device, devices)
@@ -72,10 +71,14 @@ def start(
         "classes": list(job.protocol.known),
     }  # fmt: skip
     facts = {"checkpoint_every": checkpoint_every, "capture": capture, "compile": compile, "track": track}
-    facts |= {"starting_weights": classifier.backbone.start}
+    facts |= {"starting_weights": classifier.backbone.start, "devices": fabric.world_size}
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
+
+
+def split_targets(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:
@@ -92,40 +95,68 @@ def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
     try:
         yield from iterations
     except BaseException:
-        if not any(run.checkpoints.glob("*.json")):
-            shutil.rmtree(run.path, ignore_errors=True)
+        run.discard()
         raise
 
 
 def resume(
-    path: str | Path, *, root: str | Path | None = None, device: str = "auto", report: Report | None = None
-) -> Run:
+    path: str | Path, *, root: str | Path | None = None, device: str = "auto", devices: int = 1,
+    report: Report | None = None,
+) -> Run:  # fmt: skip
     """Go on with an interrupted run, from its newest whole checkpoint or else from the start.
 
     `root` is where the data lie now, if they have moved.
     """
+    run, iterations = take_up(path, root=root, device=device, devices=devices, report=report)
+    for _ in iterations:
+        pass
+    return run
+
+
+def take_up(
+    path: str | Path, *, root: str | Path | None = None, device: str = "auto", devices: int = 1,
+    report: Report | None = None,
+) -> tuple[Run, Iterator[int]]:  # fmt: skip
+    """An interrupted run and the iterations that it lacks, as `start` gives them for a new one."""
     run = Run.open(Path(path))
     _refuse_finished(run)
-    fabric = make_fabric(device)
+    refuse_other_devices(run, devices)
+    fabric = make_fabric(device, devices)
     if not fabric.is_global_zero:
         run = Run.shadow(run.path, run.config, run.manifest)
-    with run.hold():
-        _refuse_finished(run)  # once more: another process may have finished it meanwhile
-        job = Job.from_json(run.config)
-        index, split = job.open_data(root)
-        classifier = make_classifier(job)
-        if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
-            raise _changed(f"images of {job.data!r}", run)
-        if run.config.get("starting_weights", classifier.backbone.start) != classifier.backbone.start:
-            raise _changed(f"weights {job.weights!r}", run)
-        for _ in iterate(run, job, index, split, classifier, fabric, report):
-            pass
-    return run
+    return run, _alone(run, _go_on(run, root, fabric, report))
+
+
+def _go_on(run: Run, root: str | Path | None, fabric: Fabric, report: Report | None) -> Iterator[int]:
+    _refuse_finished(run)  # once more: another process may have finished it meanwhile
+    job = Job.from_json(run.config)
+    index, split = job.open_data(root)
+    classifier = make_classifier(job)
+    refuse_changed(run, job, index, split, classifier.backbone.start)
+    yield from iterate(run, job, index, split, classifier, fabric, report)
 
 
 def _refuse_finished(run: Run) -> None:
     if run.finished:
         raise OpenDGError(f"The run {str(run.path)!r} is finished: evaluate it with `opendg evaluate {run.path}`.")
+
+
+def refuse_other_devices(run: Run, devices: int) -> None:
+    """BatchNorm sees a device's share of the images: with another number of them it would not be the same run."""
+    begun, now = run.config.get("devices", 1), count_devices(devices)
+    if now != begun:
+        raise OpenDGError(
+            f"The run {str(run.path)!r} was started on {begun} device{'' if begun == 1 else 's'} and would go on with "
+            f"{now}: resume it with --devices {begun}."
+        )
+
+
+def refuse_changed(run: Run, job: Job, index: Index, split: Split, start: str) -> None:
+    """Refuse other images, or other weights to start from (`start` is the hash of those), than the run began with."""
+    if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
+        raise _changed(f"images of {job.data!r}", run)
+    if run.config.get("starting_weights", start) != start:
+        raise _changed(f"weights {job.weights!r}", run)
 
 
 def _changed(what: str, run: Run) -> OpenDGError:
@@ -243,13 +274,18 @@ def make_fabric(device: str, devices: int = 1) -> Fabric:
     if device == "cuda" and not torch.cuda.is_available():
         raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
     kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    count = int(os.environ.get("LOCAL_WORLD_SIZE", devices))
+    count = count_devices(devices)
     if kind == "cuda" and count > torch.cuda.device_count():
         raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
     fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
     if count > 1:
         fabric.launch()
     return fabric
+
+
+def count_devices(asked: int) -> int:
+    """How many devices train: as many as torchrun has started processes, else as many as were asked for."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", asked))
 
 
 def make_classifier(job: Job) -> Classifier:
