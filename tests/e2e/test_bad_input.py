@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from opendg.runs.directory import Run
 from tests.e2e.conftest import Command, Said
 from tests.tiny import flags, write_tree
 
@@ -153,6 +154,18 @@ def test_resume_of_a_finished_run(opendg: Command, trained: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     refused(opendg("train", "--resume", trained), "is finished", "opendg evaluate")
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+def test_resume_with_words_that_it_would_not_heed(opendg: Command, trained: Path, tmp_path: Path) -> None:
+    half = shutil.copytree(trained, tmp_path / "half")
+    (half / "weights.safetensors").unlink()
+    words = ["--iterations", "9000", "--lr", "5", "--track", "wandb", "--no-compile", "--out", tmp_path / "x"]
+    named = "METHOD, --iterations, --lr, --compile, --track and --out would be without effect"
+    refused(opendg("train", "medic", "--resume", half, *words), named, "leave them out")
+    refused(opendg("train", "--resume", half, "--seed", "0"), "--seed would be without effect", "leave it out")
+    refused(opendg("train", "--resume", half, "--devices", "3"), "was started on 1 device", "--devices 1")
+    allowed = ["--device", "cpu", "--devices", "1", "--evaluate", "--json", "--root", Run.open(half).config["data"]]
+    assert opendg("train", "--resume", half, *allowed).code == 0
 
 
 def test_resume_of_what_is_no_run(opendg: Command, tree: Path, tmp_path: Path) -> None:

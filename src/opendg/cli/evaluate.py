@@ -61,7 +61,7 @@ def show_all(records: list[dict[str, Any]]) -> None:
     """The record of one run, or the accuracy and OSCR of several, with their mean."""
     if len(records) == 1:
         return show(records[0])
-    scores = list(records[0]["scores"])
+    scores = [name for name in records[0]["scores"] if all(name in record["scores"] for record in records)]
     values = [[record["acc"], *(record["scores"][score]["oscr"] for score in scores)] for record in records]
     rows = [
         [str(record["target"]), str(record["seed"]), *map(percent, row)]

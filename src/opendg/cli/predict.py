@@ -17,7 +17,13 @@ from opendg.errors import OpenDGError
 def command(
     run: Annotated[Path, typer.Argument(help="A finished run's directory.")],
     images: Annotated[list[Path], typer.Argument(help="Images and folders.")],
-    score: Annotated[str | None, typer.Option(help="The score that decides; default: the method's own.")] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="The score that decides; default: the method's own, and bcls in place of cls where there is a "
+            "one-vs-all head."
+        ),
+    ] = None,
     accept: Annotated[float, typer.Option(help="Share of source validation images that the threshold accepts.")] = 0.95,
     weights: Annotated[str | None, typer.Option(help="selected or averaged.")] = None,
     format_: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",

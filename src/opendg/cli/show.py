@@ -43,6 +43,11 @@ class Progress:
             self.said = time.monotonic()
             typer.echo(f"{self.title}: {step}/{total}  {text}", err=True)
 
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        if not self.quiet:
+            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 def say(values: Any, text: str, as_json: bool) -> None:
     """Results: JSON for machines, text for people."""

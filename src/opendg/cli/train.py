@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.show import Progress, say
+from opendg.cli.words import names as names  # `opendg tune` has them from here
+from opendg.cli.words import numbers, refuse_all_but
+from opendg.cli.words import settings as settings
 from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
 
 Text = str | None
+RESUMED = ("resume", "root", "device", "devices", "evaluate", "json_")  # what a run that goes on heeds
 
 
 def command(
+    context: typer.Context,
     method: Annotated[Text, typer.Argument(help="A method's name: see `opendg methods`.")] = None,
     data: Annotated[
         Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
@@ -84,21 +90,22 @@ def command(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this interrupted run; --root where its data have moved.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the run (a list of several) and its record as JSON.")
+    ] = False,
 ) -> None:
     """Train a method on the source domains of a dataset.
 
+    With --each-target or --seeds, the same command goes on where it was stopped.
+
     Example: opendg train medic --data pacs --root data --target sketch --weights imagenet
     """
-    records: list[dict[str, Any]] = []
-    done = _evaluator(device, records) if evaluate else None
+    records: dict[Path, dict[str, Any]] = {}
+    several = bool(each_target or seeds)
     if resume is not None:
-        from opendg.training.train import resume as resume_run
-
-        with Progress("resume", quiet=json_) as progress:
-            runs = [resume_run(resume, root=root, device=device, report=progress)]
-        for sentence in (entry["warning"] for entry in runs[0].read_log() if "warning" in entry):
-            typer.echo(sentence, err=True)
+        refuse_all_but(context, RESUMED, "a run goes on as it was started")
+        done = _evaluator(device, root, records) if evaluate else None
+        runs = [_resumed(resume, root, device, devices, json_)]
     else:
         asked: dict[str, Any] = {
             "root": root, "sources": names(sources),
@@ -118,20 +125,41 @@ def command(
             raise OpenDGError(
                 "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
             )
-        if each_target or seeds:
-            runs = _many(method, data, target, each_target, seeds or str(seed), out, lanes, done, json_, asked)
+        from opendg.training.job import home
+
+        done = _evaluator(device, home(data, root), records) if evaluate else None
+        if several:
+            numbered = numbers(seeds) or [seed]
+            runs = _many(method, data, target, each_target, numbered, out, lanes, done, json_, asked)
         else:
             runs = [_one(method, data, str(target), seed, out, json_, asked)]
-    if done and not (each_target or seeds):  # several runs are evaluated as they finish
+    if done and not several:  # several runs are evaluated as they finish
         done(runs[0])
+    _tell(runs, records, several, json_)
+
+
+def _tell(runs: list[Run], records: dict[Path, dict[str, Any]], several: bool, json_: bool) -> None:
+    """The runs, and their records where they were evaluated: one run, or a list where several were asked for."""
     if records and not json_:
         from opendg.cli.evaluate import show_all
 
-        show_all(records)
+        show_all(list(records.values()))
+    found: list[dict[str, Any]] = [
+        {"run": str(run.path)} | ({"record": records[run.path]} if run.path in records else {}) for run in runs
+    ]
     told = "\n".join(f"Run: {run.path}" for run in runs)
-    next_ = f"report {runs[0].path.parent} --out report.html" if evaluate else f"evaluate {runs[0].path}"
-    say([str(run.path) for run in runs] if len(runs) > 1 else {"run": str(runs[0].path)},
-        f"{told}\nNext: opendg {next_}", json_)  # fmt: skip
+    next_ = f"report {runs[0].path.parent} --out report.html" if records else f"evaluate {runs[0].path}"
+    say(found if several else found[0], f"{told}\nNext: opendg {next_}", json_)
+
+
+def _resumed(path: Path, root: Path | None, device: str, devices: int, quiet: bool) -> Run:
+    from opendg.training.train import resume
+
+    with Progress("resume", quiet=quiet) as progress:
+        run = resume(path, root=root, device=device, devices=devices, report=progress)
+    for sentence in (entry["warning"] for entry in run.read_log() if "warning" in entry):
+        typer.echo(sentence, err=True)
+    return run
 
 
 def _one(method: str, data: str, target: str, seed: int, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Run:
@@ -142,7 +170,7 @@ def _one(method: str, data: str, target: str, seed: int, out: Path | None, quiet
 
 
 def _many(
-    method: str, data: str, target: str | None, each: str | None, seeds: str, out: Path | None, lanes: int,
+    method: str, data: str, target: str | None, each: str | None, seeds: list[int], out: Path | None, lanes: int,
     done: Callable[[Run], None] | None, quiet: bool, asked: dict[str, Any],
 ) -> list[Run]:  # fmt: skip
     from opendg.data.catalog import open_dataset
@@ -150,35 +178,23 @@ def _many(
 
     index = open_dataset(data, asked["root"])
     targets = [str(target)] if not each else list(index.domains) if each == "all" else names(each) or []
-    try:
-        numbers = [int(number) for number in seeds.split(",")]
-    except ValueError as error:
-        raise OpenDGError(f"--seeds {seeds} is not a list of numbers: try --seeds 0,1,2.") from error
     folder = out or Path("runs") / f"{index.dataset}-{method}"
-    with Progress(f"{method}: {len(targets) * len(numbers)} runs", quiet=quiet) as progress:
+    with Progress(f"{method}: {len(targets) * len(seeds)} runs", quiet=quiet) as progress:
         return train_many(
-            method, data, targets, numbers, folder=folder, lanes=lanes, report=progress, finished=done, **asked
-        )
+            method, data, targets, seeds, folder=folder, lanes=lanes, report=progress, finished=done,
+            note=progress.note, **asked,
+        )  # fmt: skip
 
 
-def _evaluator(device: str, records: list[dict[str, Any]]) -> Callable[[Run], None]:
-    """What is done with a run that is finished: its record joins `records`."""
-    from opendg.evaluation.evaluate import evaluate
+def _evaluator(device: str, root: str | Path | None, records: dict[Path, dict[str, Any]]) -> Callable[[Run], None]:
+    """What is done with a run that is finished: its record joins `records`, as it was written or else made now."""
+    from opendg.evaluation.evaluate import evaluate, record_file
+    from opendg.runs.restore import choose_weights
 
     def done(run: Run) -> None:
-        records.append(evaluate(run.path, device=device))
+        try:
+            records[run.path] = json.loads(record_file(run, choose_weights(run)).read_text())
+        except (OSError, ValueError):
+            records[run.path] = evaluate(run.path, root=root, device=device)
 
     return done
-
-
-def names(text: str | None) -> list[str] | None:
-    """Names joined by commas."""
-    return [name.strip() for name in text.split(",")] if text else None
-
-
-def settings(pairs: list[str]) -> dict[str, str]:
-    """key=value pairs of --set."""
-    for pair in pairs:
-        if "=" not in pair:
-            raise OpenDGError(f"--set {pair} is not of the form key=value: try --set order=2.")
-    return dict(pair.split("=", 1) for pair in pairs)
