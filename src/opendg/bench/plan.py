@@ -159,7 +159,7 @@ class Plan:
 
 
 def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = False) -> dict[str, tuple[Cell, Job]]:
-    """Run name -> cell and job, each checked as `opendg train` would. Equal cells are one run with the scores of all."""
+    """Run name -> cell and job, each checked as `opendg train` would. Equal cells are one run, with all scores."""
     placed: dict[str, tuple[Cell, Job]] = {}
     by_data: dict[str, list[Cell]] = {}
     for cell in cells:
