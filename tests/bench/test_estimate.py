@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from opendg.bench.cells import Cell
 from opendg.bench.estimate import AROUND, Clock, Estimate, in_words, total
+from opendg.bench.ledger import Ledger
 from opendg.bench.plan import parse_plan, place
 from opendg.bench.runners.local import gpu_names
 
@@ -44,6 +46,36 @@ def test_a_guess_knows_what_an_order_costs(tmp_path: Path) -> None:
     first, second, erm = (Clock(benchmarks=tmp_path).run(*one).seconds - AROUND for one in
                           place(parse_plan("x", TEXT).cells()).values())  # fmt: skip
     assert 1 < first / erm < second / erm < 20
+
+
+def measured(tmp_path: Path, *attempts: tuple[float, int]) -> Clock:
+    """A folder of runs of ERM with (seconds, iterations) of each."""
+    ledger = Ledger(tmp_path)
+    ledger.prepare()
+    for number, (seconds, iterations) in enumerate(attempts):
+        ledger.begin(f"run-{number}", Cell("erm", "pacs", "photo", recipe={"batch": 16}))
+        ledger.end(f"run-{number}", outcome="done", scores=[], seconds=seconds, iterations=iterations)
+    return Clock(ledger, benchmarks=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [
+        ([(30.0, 20)], None),  # a quick one: almost all of it is the start
+        ([(30.0, 20), (30.0, 20), (57.0, 1000)], 57.0),
+        ([(12.0, 900)], 12.0),
+        ([(AROUND + 30, 4000)], AROUND + 30 / 4),
+        ([(AROUND + 180, 20)], AROUND + 180 * 50),  # on a slow machine 20 iterations say enough
+        ([(AROUND + 180, 20), (AROUND + 60, 600)], AROUND + 100),  # but one of similar length says more
+    ],
+)
+def test_runs_of_similar_length_say_most_and_the_start_counts_once(
+    tmp_path: Path, attempts: list[tuple[float, int]], seconds: float | None
+) -> None:
+    *_, erm = place(parse_plan("x", TEXT).cells()).values()
+    found = measured(tmp_path, *attempts).run(*erm)
+    assert (found.source == "runs of this folder") == (seconds is not None)
+    assert found.seconds == pytest.approx(seconds or AROUND + 1000 * 0.0063 * 2)
 
 
 def test_a_total_is_never_shorter_than_its_longest_run() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from opendg.bench.cells import Cell
 from opendg.bench.ledger import Ledger
@@ -19,6 +19,27 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "results"  # in a checko
 # Milliseconds of an iteration of ERM with 48 images, captured, on one H200; other backbones are taken as the last.
 GUESS = {"convnet": 1.5, "resnet18": 6.3, "resnet50": 16.0}
 AROUND = 20.0  # seconds of a run beside its iterations: start, decoding from the cache, evaluation
+ALIKE = 2.0  # runs are of similar length up to this factor
+
+
+class Attempt(NamedTuple):
+    """What a finished attempt took."""
+
+    seconds: float
+    iterations: int
+
+    def is_like(self, iterations: int) -> bool:
+        return 1 / ALIKE <= self.iterations / iterations <= ALIKE
+
+    @property
+    def tells(self) -> bool:
+        """Whether it was busy with its iterations for longer than with all else, so that it says how long one takes."""
+        return self.seconds >= 2 * AROUND
+
+    def stretched(self, iterations: int) -> float:
+        """Seconds of a run with so many iterations: the time around them stays what it is."""
+        around = min(AROUND, self.seconds)
+        return around + (self.seconds - around) * iterations / self.iterations
 
 
 @dataclass(frozen=True)
@@ -47,9 +68,10 @@ class Clock:
         return Estimate(AROUND + milliseconds / 1000 * job.recipe.batch / 8 * job.recipe.iterations, source)
 
     def of_kind(self, cell: Cell, iterations: int, otherwise: float) -> float:
-        """Seconds by the finished runs of the same kind in the folder."""
-        found = self.measured.get(_kind(cell))
-        return median(found) * iterations if found else otherwise
+        """Seconds by the finished runs of the same kind in the folder: those of similar length, if there are any."""
+        found = self.measured.get(_kind(cell), [])
+        alike = [one for one in found if one.is_like(iterations)] or [one for one in found if one.tells]
+        return median(one.stretched(iterations) for one in alike) if alike else otherwise
 
     def _row(self, job: Job) -> dict[str, Any] | None:
         """The benchmark of this method and architecture with B = 8; of several the one that names most settings."""
@@ -62,15 +84,15 @@ class Clock:
         return max(fits, key=lambda fit: fit[0])[1] if fits else None
 
 
-def _measured(ledger: Ledger) -> dict[tuple[str, ...], list[float]]:
-    """Seconds of an iteration, all in, of the finished attempts by kind of run."""
-    found: dict[tuple[str, ...], list[float]] = {}
+def _measured(ledger: Ledger) -> dict[tuple[str, ...], list[Attempt]]:
+    """The finished attempts by kind of run."""
+    found: dict[tuple[str, ...], list[Attempt]] = {}
     for path in sorted(ledger.folder.glob("*.json")):
         entry = ledger.read(path.stem)
         for attempt in entry.attempts:
             if attempt.get("outcome") == "done" and attempt.get("iterations"):
                 kind = _kind(Cell.from_json(entry.cell))
-                found.setdefault(kind, []).append(attempt["seconds"] / attempt["iterations"])
+                found.setdefault(kind, []).append(Attempt(attempt["seconds"], attempt["iterations"]))
     return found
 
 
