@@ -7,14 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import Future
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from opendg.bench.runners import Died
 from opendg.bench.runners.choose import make_runner
-from opendg.bench.runners.ray import answers
+from opendg.bench.runners.ray import answers, settle
+from opendg.bench.work import Outcome
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from tests.bench.parts import signs
@@ -44,8 +48,20 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_and_a_node_die(tree: Path, 
         assert (runs / name / "evaluation-selected.json").exists()
     lost = [a for attempts in ledgers.values() for a in attempts if "outcome" not in a]
     assert len(lost) >= 1, "the worker; on the node a run may just have been about to begin"
-    (again,) = ledgers[said["disturbed"][0]][1:2]
-    assert again.get("iterations", 0) <= 350, "it went on from its checkpoint"
+    last = ledgers[said["disturbed"][0]][-1]
+    assert 0 < last["iterations"] <= 350, "it went on from its checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(RuntimeError(), "RuntimeError"), (ValueError("bad\nand more"), "ValueError: bad"), (OSError(" \n"), "OSError")],
+)
+def test_an_error_of_a_task_reaches_who_waits_whatever_its_text(error: Exception, words: str) -> None:
+    answer, ended = Future[Outcome](), Future[dict[str, Any]]()
+    ended.set_exception(error)
+    settle(answer, ended)
+    with pytest.raises(Died, match=f"^{words}$"):
+        answer.result(timeout=0)
 
 
 def test_without_ray_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,9 @@ def make_runner(
     on: str, runs: Path, *, jobs: int = 1, cpus: int = 1, device: str = "auto", address: str | None = None
 ) -> Runner:
     """`here` or `ray`. `jobs` runs share a GPU (or, here, the CPU); `cpus` is what a run takes of a Ray node."""
+    for name, value in (("jobs", jobs), ("cpus", cpus)):
+        if value < 1:
+            raise OpenDGError(f"--{name} {value} is out of range: give 1 or more.")
     if on == "here":
         from opendg.bench.runners.local import LocalRunner
 

@@ -21,13 +21,10 @@ from opendg.bench.ledger import Ledger
 from opendg.bench.runners import Died
 from opendg.bench.work import Order, Outcome
 from opendg.data.workers import cores
-from opendg.errors import OpenDGError
 
 
 class LocalRunner:
     def __init__(self, runs: Path, jobs: int = 1, device: str = "auto") -> None:
-        if jobs < 1:
-            raise OpenDGError(f"--jobs {jobs} is out of range: give 1 or more runs at once.")
         gpus = visible_gpus() if device != "cpu" else []
         places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
         self.slots = jobs * len(places)

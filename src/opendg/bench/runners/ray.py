@@ -7,6 +7,7 @@ import socket
 import sys
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -42,20 +43,22 @@ class RayRunner:
 
     def submit(self, order: Order) -> Future[Outcome]:
         answer: Future[Outcome] = Future()
-
-        def settle(ended: Future[dict[str, Any]]) -> None:
-            error = ended.exception()
-            if error is None:
-                answer.set_result(Outcome(**ended.result()))
-            else:
-                answer.set_exception(Died(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"))
-
-        self._task.remote(order.to_json()).future().add_done_callback(settle)
+        self._task.remote(order.to_json()).future().add_done_callback(partial(settle, answer))
         return answer
 
     def close(self) -> None:
         if self._own:
             self._ray.shutdown()
+
+
+def settle(answer: Future[Outcome], ended: Future[dict[str, Any]]) -> None:
+    """Give what a task ended with to who waits for it. What is raised here nobody hears."""
+    error = ended.exception()
+    if error is None:
+        answer.set_result(Outcome(**ended.result()))
+    else:
+        words = [type(error).__name__, *str(error).strip().splitlines()[:1]]
+        answer.set_exception(Died(": ".join(words)))
 
 
 def answers(address: str | None, patience: float = 5.0) -> None:
