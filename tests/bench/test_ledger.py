@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from opendg.bench import ledger as room
 from opendg.bench.cells import Cell
 from opendg.bench.ledger import Ledger
 from opendg.errors import OpenDGError
@@ -80,6 +82,35 @@ def test_steps_are_read_from_a_torn_log(ledger: Ledger) -> None:
     (ledger.runs / "one").mkdir()
     (ledger.runs / "one" / "log.jsonl").write_text('{"step": 50, "losses": {}}\n{"step": 100, "lo')
     assert ledger.steps("one") == 50
+
+
+def test_a_plan_is_not_written_without_its_lock(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "PATIENCE", 0.01)
+    with (
+        FileLock(ledger.folder / "plans" / "mine.lock"),
+        pytest.raises(OpenDGError, match="ledger of mine .*try again"),
+    ):
+        ledger.keep_plan("mine", {})
+    assert not ledger.plans()
+
+
+def test_an_attempt_that_stopped_has_not_ended(ledger: Ledger) -> None:
+    cell = Cell("erm", "pacs", "sketch")
+    ledger.begin("one", cell)
+    assert ledger.read("one").ended == 0
+    ledger.begin("one", cell)
+    ledger.end("one", outcome="failed", error="No luck.")
+    entry = ledger.read("one")
+    assert (entry.ended, entry.failed_since(0), entry.failed_since(1)) == (1, True, False)
+
+
+def test_the_newest_checkpoint_is_where_a_run_will_go_on(ledger: Ledger) -> None:
+    assert ledger.checkpoint("one") == 0
+    folder = ledger.runs / "one" / "checkpoints"
+    folder.mkdir(parents=True)
+    for step in (50, 100):
+        (folder / f"step-{step:08d}.json").touch()
+    assert ledger.checkpoint("one") == 100
 
 
 def test_runners_that_have_each_a_part_of_a_plan_add_up(ledger: Ledger) -> None:

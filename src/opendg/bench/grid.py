@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 
 from opendg.bench.cells import Cell
+from opendg.bench.images import check_images
 from opendg.bench.ledger import Ledger
 from opendg.bench.runners import Died, Runner
 from opendg.bench.work import Order, Outcome, Site
@@ -41,6 +42,7 @@ class Grid:
     def __init__(self, cells: Mapping[str, Cell], site: Site, runner: Runner, report: Report | None = None) -> None:
         self.cells, self.site, self.runner, self.report = cells, site, runner, report
         self.ledger = Ledger(Path(site.runs))
+        self.tried = {name: self.ledger.read(name).ended for name in cells}
         self.ended: dict[str, str] = {}
         self.waiting: deque[str] = deque()
         self.flying: dict[Future[Outcome], str] = {}
@@ -56,6 +58,7 @@ class Grid:
                 self.ended[name] = state
             else:
                 self.waiting.append(name)
+        check_images({name: self.cells[name] for name, state in self.ended.items() if state == "done"}, self.site)
         while self.waiting or self.flying:
             self._launch()
             finished, _ = wait(self.flying, timeout=POLL, return_when=FIRST_COMPLETED)
@@ -75,13 +78,14 @@ class Grid:
             name = self._next(ready)
             ready.remove(name)
             self.waiting.remove(name)
-            state = self.ledger.state(name, self.cells[name].scores)
+            cell = self.cells[name]
+            state = self.ledger.state(name, cell.scores)
             if state == "running":
                 self._defer(name)
-            elif state == "done" or (state == "failed" and name in self.not_before):
+            elif state == "done" or (state == "failed" and self.ledger.read(name).failed_since(self.tried[name])):
                 self.ended[name] = state  # by another runner, meanwhile
             else:
-                order = Order(name, self.cells[name], self.site, self.alike[self.cells[name].kind])
+                order = Order(name, cell, self.site, self.alike[cell.kind], self.tried[name])
                 self.flying[self.runner.submit(order)] = name
         self.left.clear()
 

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from opendg.bench.cells import Cell
 from opendg.errors import OpenDGError
-from opendg.runs.files import disk_error, write_json
+from opendg.runs.files import make_folder, write_json
 
 PATIENCE = 1.0  # seconds: longer than another process needs to see whether a lock is held
 
@@ -47,10 +47,25 @@ class History:
         """Of the last attempt, when it failed."""
         return str(self.last["error"]) if self.last.get("outcome") == "failed" else None
 
-    def has(self, scores: tuple[str, ...]) -> bool:
-        """Whether an attempt ended well and evaluated these scores."""
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended, and not just stopped."""
+        return sum("ended" in attempt for attempt in self.attempts)
+
+    @property
+    def scores(self) -> list[str]:
+        """Those that the run has been evaluated with: the last attempt that ended well knows all."""
         done = [attempt for attempt in self.attempts if attempt.get("outcome") == "done"]
-        return bool(done) and set(scores) <= set(done[-1]["scores"])
+        return list(done[-1]["scores"]) if done else []
+
+    def has(self, scores: tuple[str, ...]) -> bool:
+        """Whether an attempt ended well, and these scores are evaluated."""
+        done = any(attempt.get("outcome") == "done" for attempt in self.attempts)
+        return done and set(scores) <= set(self.scores)
+
+    def failed_since(self, ended: int) -> bool:
+        """Whether an attempt after the first so many was the last one, and failed."""
+        return self.error is not None and self.ended > ended
 
 
 class Ledger:
@@ -58,11 +73,8 @@ class Ledger:
         self.runs, self.folder = runs, runs / "ledger"
 
     def prepare(self) -> None:
-        try:
-            for name in ("plans", "logs"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error(error, self.folder) from error
+        for name in ("plans", "logs"):
+            make_folder(self.folder / name)
 
     @contextmanager
     def hold(self, name: str, patience: float = PATIENCE) -> Iterator[bool]:
@@ -136,13 +148,20 @@ class Ledger:
                 continue
         return 0
 
+    def checkpoint(self, name: str) -> int:
+        """The step of the run's newest checkpoint, 0 where there is none."""
+        found = (self.runs / name / "checkpoints").glob("step-*.json")
+        return max((int(path.stem.removeprefix("step-")) for path in found), default=0)
+
     def keep_plan(self, name: str, runs: dict[str, dict[str, Any]]) -> None:
         """What a plan asks for: by run the cell, its iterations and how many seconds it may take.
 
         What was asked for before stays, since each of several runners may be given a part of a plan; but for runs in
         whose place, by method, settings, target and seed, now stands another: the plan's recipe has changed.
         """
-        with self.hold(f"plans/{name}", patience=10 * PATIENCE):
+        with self.hold(f"plans/{name}", patience=10 * PATIENCE) as mine:
+            if not mine:
+                raise OpenDGError(f"Another process is at the ledger of {name} in {str(self.runs)!r}: try again.")
             taken = {_place(said["cell"]) for said in runs.values()}
             before = self.plans().get(name, {})
             kept = {run: said for run, said in before.items() if run not in runs and _place(said["cell"]) not in taken}

@@ -14,13 +14,14 @@ from typing import Any
 
 from opendg.bench.cells import Cell, run_name
 from opendg.bench.ledger import Ledger
+from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import PLAIN, evaluate
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
 from opendg.scores.registry import make_score
 from opendg.training.job import Job
-from opendg.training.train import resume, train
+from opendg.training.train import LOG_EVERY, Report, resume, train
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,14 @@ class Order:
     cell: Cell
     site: Site
     runs: int = 1  # of this kind that the worker will see: decides whether compiling pays
+    tried: int = 0  # attempts that had ended when the grid began: failures after those are news, and not tried again
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "cell": self.cell.to_json(), "site": asdict(self.site), "runs": self.runs}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Order:
-        return cls(values["name"], Cell.from_json(values["cell"]), Site(**values["site"]), values["runs"])
+        return cls(**(values | {"cell": Cell.from_json(values["cell"]), "site": Site(**values["site"])}))
 
 
 @dataclass(frozen=True)
@@ -57,40 +59,60 @@ class Outcome:
     error: str | None = None
 
 
+class Count:
+    """The iterations of an attempt: from the newest checkpoint, or from before if reports show that it was no good."""
+
+    def __init__(self, checkpoint: int) -> None:
+        self.begin = self.end = checkpoint
+
+    def __call__(self, step: int, of: int, losses: dict[str, float]) -> None:
+        if step <= self.begin:
+            self.begin = max(0, step - LOG_EVERY)
+        self.end = step
+
+    @property
+    def iterations(self) -> int:
+        return self.end - self.begin
+
+
 def perform(order: Order) -> Outcome:
     """Bring one run to its end. An error is written into the ledger and given back, never raised."""
     ledger, cell = Ledger(Path(order.site.runs)), order.cell
     with ledger.hold(order.name) as mine:
         if not mine:
             return Outcome("busy")
-        if ledger.read(order.name).has(cell.scores) and ledger.records(order.name):
+        before, records = ledger.read(order.name), ledger.records(order.name)
+        if before.has(cell.scores) and records:
             return Outcome("done")
+        if before.failed_since(order.tried):
+            return Outcome("failed", before.error)
         ledger.begin(order.name, cell)
-        start, done = time.monotonic(), ledger.steps(order.name)
+        start, count = time.monotonic(), Count(ledger.checkpoint(order.name))
         try:
-            run = make(order)
+            run = make(order, count)
         except Exception as error:
             sentence = str(error) if isinstance(error, OpenDGError) else f"{type(error).__name__}: {error}"
             ledger.end(order.name, outcome="failed", error=sentence, traceback=traceback.format_exc())
             return Outcome("failed", sentence)
-        facts = {"seconds": round(time.monotonic() - start, 1), "iterations": ledger.steps(order.name) - done}
-        scores = [*PLAIN, "own", *cell.scores]
-        ledger.end(order.name, outcome="done", scores=scores, machine=run.config.get("machine"), **facts)
+        facts = {"seconds": round(time.monotonic() - start, 1), "iterations": count.iterations}
+        scores = dict.fromkeys([*PLAIN, "own", *(before.scores if records else ()), *cell.scores])
+        ledger.end(order.name, outcome="done", scores=list(scores), machine=run.config.get("machine"), **facts)
         return Outcome("done")
 
 
-def make(order: Order) -> Run:
+def make(order: Order, report: Report) -> Run:
     """The finished and evaluated run."""
     path, cell, site = Path(order.site.runs) / order.name, order.cell, order.site
-    root = Path(site.root) if site.root else None
+    root = where(cell, site)
     with said_as(cell.command()):
         if not path.exists():
             run = train(
                 cell.method, cell.data, cell.target, out=path, device=site.device, root=root,
-                checkpoint_every=site.checkpoint_every, compile=site.compile, runs=order.runs, **cell.asked(),
+                checkpoint_every=site.checkpoint_every, compile=site.compile, runs=order.runs,
+                report=report, **cell.asked(),
             )  # fmt: skip
         elif (run := Run.open(path)).finished is False:
-            run = resume(path, root=root, device=site.device)
+            run = resume(path, root=root, device=site.device, report=report)
     if run_name(Job.from_json(run.config)) != order.name:
         raise OpenDGError(
             f"What was trained is not what {order.name!r} stands for: the dataset has other domains or classes than "
@@ -100,6 +122,13 @@ def make(order: Order) -> Run:
         if run.weight_file(which).exists():
             evaluate(path, scores=readable(run, which, cell.scores), weights=which, root=root, device=site.device)
     return run
+
+
+def where(cell: Cell, site: Site) -> Path | None:
+    """Where the data lie now: the root of a dataset of the catalogue, or the folder itself, which may have moved."""
+    if any(plain(name) == plain(cell.data) for name in DATASETS):
+        return Path(site.root) if site.root else None
+    return Path(cell.data)
 
 
 def readable(run: Run, which: str, asked: tuple[str, ...]) -> list[str]:
