@@ -107,5 +107,5 @@ def budget(searches: list[Search], count: int) -> str:
     pace = facts["fixed"].get(f"{RECIPE}iterations", iterations) / iterations
     return (
         f"Budget: {count} trials for each target, each trained for {iterations} iterations"
-        f"{f' at {pace:g} times the learning rate' if pace > 1 else ''} in every fold; {folds} folds in all."
+        f"{f' at {pace:g} times the learning rate' if pace > 1 else ''} in every fold; folds of all targets: {folds}."
     )
