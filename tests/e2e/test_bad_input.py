@@ -100,6 +100,12 @@ def test_train_without_what_it_needs(opendg: Command, tree: Path) -> None:
         refused(opendg("train", *words), "A method, --data and --target are needed: try `opendg train medic")
 
 
+def test_targets_that_are_named_in_two_ways(opendg: Command, tree: Path, out: Path) -> None:
+    said = opendg("train", "erm", "--data", tree, *flags(), "--each-target", "ink", "--out", out)
+    refused(said, "Give --target or --each-target, not both")
+    assert not out.exists()
+
+
 def test_an_empty_folder(opendg: Command, tmp_path: Path, out: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = opendg("train", "medic", "--data", tmp_path / "empty", *flags(), "--out", out)

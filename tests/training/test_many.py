@@ -131,3 +131,21 @@ def test_a_folder_that_is_no_run_is_refused(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(OpenDGError, match="wood-1' is not a run directory"):
         many(tree, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["wood-1"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "seeds", "more", "said"),
+    [
+        (["ink", "wod"], [0], {}, "no domain 'wod' in signs"),
+        (["ink", "wood", "ink"], [0], {}, "The target 'ink' is named twice"),
+        (["ink"], [1, 0, 1], {}, "The seed 1 is named twice"),
+        (["ink", "wood"], [0], {"sources": ["chalk", "wood"]}, "'wood' is both source and target"),
+    ],
+)
+def test_all_runs_are_checked_before_the_first_is_trained(
+    tree: Path, tmp_path: Path, targets: list[str], seeds: list[int], more: dict[str, Any], said: str
+) -> None:
+    asked = {name: value for name, value in quick(**more).items() if name != "target"}
+    with pytest.raises(OpenDGError, match=said):
+        train_many("erm", str(tree), targets, seeds, folder=tmp_path / "runs", **asked)
+    assert not (tmp_path / "runs").exists()

@@ -125,6 +125,8 @@ def command(
             raise OpenDGError(
                 "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
             )
+        if target and each_target:
+            raise OpenDGError("Give --target or --each-target, not both.")
         from opendg.training.job import home
 
         done = _evaluator(device, home(data, root), records) if evaluate else None

@@ -8,7 +8,7 @@ each is a normal run directory with the numbers that it would have alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -44,8 +44,10 @@ def train_many(
     told which. `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
     """
     wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
+    _refuse_doubles("target", targets)
+    _refuse_doubles("seed", seeds)
     there = {path: Run.open(path) for path in wanted if path.exists()}
-    _refuse_others({run: wanted[path] for path, run in there.items()}, method, data, asked)
+    _check(wanted, there, method, data, asked)
     kept = {path: run for path, run in there.items() if run.finished}
     for text, paths in (("Kept, as they are finished", kept), ("Taken up again", there.keys() - kept.keys())):
         if note and paths:
@@ -69,16 +71,29 @@ def train_many(
     return [runs[path] for path in wanted]
 
 
-def _refuse_others(there: dict[Run, tuple[str, int]], method: str, data: str, asked: dict[str, Any]) -> None:
-    """Refuse runs that are there and are not what is asked for: another job, other images, weights or devices."""
-    if not there:
-        return
+def _refuse_doubles(what: str, named: Sequence[Any]) -> None:
+    for position, one in enumerate(named):
+        if one in named[:position]:
+            raise OpenDGError(f"The {what} {one!r} is named twice: name it once.")
+
+
+def _check(
+    wanted: dict[Path, tuple[str, int]], there: dict[Path, Run], method: str, data: str, asked: dict[str, Any]
+) -> None:
+    """Refuse what could not be trained, and runs that are there and are not what is asked for.
+
+    Those are of another job, of other images or weights, or on other devices.
+    """
     root = asked.get("root")
     index = open_dataset(data, None if root is None else Path(root))
     of_job = {name: value for name, value in asked.items() if name not in NOT_OF_THE_JOB}
+    jobs = {
+        path: make_job(method, data, split_targets(target), index, seed=seed, **of_job)
+        for path, (target, seed) in wanted.items()
+    }
     begun = None
-    for run, (target, seed) in there.items():
-        job = make_job(method, data, split_targets(target), index, seed=seed, **of_job)
+    for path, run in there.items():
+        job = jobs[path]
         if differ := job.differs(Job.from_json(run.config)):
             raise OpenDGError(
                 f"The run {str(run.path)!r} was trained with another {', '.join(differ[:3])}: choose another --out, or "
