@@ -216,6 +216,23 @@ def test_evaluate_with_wrong_words(opendg: Command, trained: Path, words: list[s
     refused(opendg("evaluate", trained, *words), *parts)
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("oscr.jpg", ["'oscr.jpg' ends in .jpg", ".png, .svg or nothing"]),
+        ("oscr.PNG", ["'oscr.PNG' ends in .PNG"]),
+        ("none/oscr.png", ["There is no folder", "none'"]),
+    ],
+)
+def test_a_figure_that_could_not_be_drawn_is_refused_at_once(
+    opendg: Command, trained: Path, tmp_path: Path, name: str, parts: list[str]
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation-*", "target-*"))
+    refused(opendg("evaluate", run, "--figure", tmp_path / name), *parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not list(run.glob("evaluation-*"))
+
+
 def test_evaluate_of_what_is_no_run(opendg: Command, tmp_path: Path) -> None:
     refused(opendg("evaluate", tmp_path), "is not a run directory")
 

@@ -38,6 +38,7 @@ def test_from_images_to_a_table(opendg: Command, tree: Path, tmp_path: Path) -> 
     assert said.code == 0
     for word in ("bcls", "energy", "OSCR", "H@oracle10", "H@source95", "36 known and 12 unknown", "averaged weights"):
         assert word in said.out
+    assert said.out.endswith(f"Figure: {tmp_path / 'oscr.png'}, {tmp_path / 'oscr.svg'}\n")
     assert {"evaluation-averaged.json", "target-averaged.npz"} <= {path.name for path in out.iterdir()}
     with Image.open(tmp_path / "oscr.png") as figure:
         assert figure.width > 300
@@ -184,6 +185,12 @@ def test_a_closed_set_has_no_open_set_metrics(opendg: Command, tree: Path, tmp_p
     said = opendg("evaluate", out, "--figure", tmp_path / "oscr.png")
     assert said.code == 2
     assert "unknown" in said.err
+
+
+def test_a_figure_leaves_json_alone(opendg: Command, trained: Path, tmp_path: Path) -> None:
+    said = opendg("evaluate", trained, "--figure", tmp_path / "oscr", "--json")
+    assert "scores" in json.loads(said.out)
+    assert said.err.endswith(f"Figure: {tmp_path / 'oscr.png'}, {tmp_path / 'oscr.svg'}\n")
 
 
 def test_a_target_of_two_domains(opendg: Command, tree: Path, tmp_path: Path) -> None:
@@ -361,7 +368,10 @@ def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.rstrip().endswith("Interrupted: a run that has a checkpoint goes on with `opendg train --resume RUN`.")
+    assert err.rstrip().endswith(
+        "Interrupted: a run that has a checkpoint goes on with `opendg train --resume RUN`; with --each-target or "
+        "--seeds, the same command goes on."
+    )
     assert list(tmp_path.iterdir()) == []
 
 

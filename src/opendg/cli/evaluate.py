@@ -31,17 +31,20 @@ def command(
 
     Example: opendg evaluate runs/pacs-sketch-medic-0 --score energy,bcls
     """
+    from opendg.evaluation.curves import draw_oscr
     from opendg.evaluation.evaluate import evaluate
+    from opendg.evaluation.figures import check_figure
 
-    record = evaluate(run, scores=score, weights=weights, root=root, device=device)
     if figure is not None:
-        from opendg.evaluation.curves import draw_oscr
-
-        draw_oscr([run], figure)
+        check_figure(figure)
+    record = evaluate(run, scores=score, weights=weights, root=root, device=device)
+    drawn = draw_oscr([run], figure) if figure is not None else []
     if json_:
         say(record, "", True)
     else:
         show(record)
+    if drawn:
+        typer.echo(f"Figure: {', '.join(map(str, drawn))}", err=json_)
 
 
 def show(record: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from opendg.runs.restore import choose_weights
 from opendg.scores.registry import make_score, usable_scores
 
 
-def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("cls", "bcls")) -> None:
-    """One curve for each run and score that its outputs allow, as PNG and SVG."""
+def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("cls", "bcls")) -> list[Path]:
+    """One curve for each run and score that its outputs allow, as PNG and SVG: the files written."""
     curves = {}
     for run in map(Run.open, map(Path, runs)):
         target = Predictions.load(run.target_file(choose_weights(run)))
@@ -23,4 +23,4 @@ def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("
             parts = values[target.known], target.correct[target.known], values[~target.known]
             label = f"{run.config['method']} ({name})"
             curves[label if label not in curves else f"{label}, {run.path.name}"] = (*oscr_curve(*parts), oscr(*parts))
-    oscr_figure(curves, path)
+    return oscr_figure(curves, path)

@@ -32,6 +32,7 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 1.5, 1, 1.5)),
     (0, (8, 2)),
 )  # 5, so pairs repeat late
+SUFFIXES: dict[str, Any] = {".png": {"dpi": 200}, ".svg": {"metadata": {"Date": None}}}  # with how each is drawn
 MARKERS = ("o", "s", "^", "D", "v", "P")
 STYLE: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "legend.fontsize": 7.5, "legend.frameon": False,
@@ -39,6 +40,17 @@ STYLE: Any = {
     "axes.grid": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.6, "lines.linewidth": 1.6,
     "xtick.major.width": 0.7, "ytick.major.width": 0.7, "svg.hashsalt": "opendg",
 }  # fmt: skip
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a name that a user has given and that no figure would have, before there is anything to draw."""
+    if path.suffix not in ("", *SUFFIXES):
+        raise OpenDGError(
+            f"A figure is written as PNG and as SVG, and {path.name!r} ends in {path.suffix}: let it end in .png, .svg "
+            "or nothing."
+        )
+    if not path.parent.is_dir():
+        raise OpenDGError(f"There is no folder {str(path.parent)!r} for the figure: make it, or choose another.")
 
 
 def oscr_figure(curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: Path) -> list[Path]:
@@ -155,7 +167,7 @@ def _figure(path: Path) -> Iterator[tuple[Figure, Axes, list[Path]]]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(layout="constrained")
         yield figure, figure.add_subplot(), written
-        for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+        for suffix, options in SUFFIXES.items():
             drawn = BytesIO()
             figure.savefig(drawn, format=suffix[1:], **options)
             written.append(path.with_name(path.name.removesuffix(".png").removesuffix(".svg") + suffix))
