@@ -55,9 +55,10 @@ def options(
 
 
 # What to do after Ctrl-C, by command.
-GO_ON = {"train": ": a run that has a checkpoint goes on with `opendg train --resume RUN`"} | dict.fromkeys(
-    ("tune", "bench", "reproduce"), ": the same command goes on"
-)
+GO_ON = {
+    "train": ": a run that has a checkpoint goes on with `opendg train --resume RUN`; with --each-target or --seeds, "
+    "the same command goes on"
+} | dict.fromkeys(("tune", "bench", "reproduce"), ": the same command goes on")
 
 
 def main() -> None:
