@@ -122,6 +122,7 @@ def test_broken_images_are_reported_and_the_rest_predicted(recognizer: Recognize
     found = recognizer.predict(images)
     assert [one.error is None for one in found] == [False, True, False, False, False, False]
     assert [one.label for one in found if one.error] == ["error"] * 5
+    assert [one.confidence is None for one in found] == [bool(one.error) for one in found]
     assert "torn.png" in str(found[0].error)
     assert "No such file" in str(found[2].error)
     assert "must be uint8 (height, width, 3)" in str(found[4].error)

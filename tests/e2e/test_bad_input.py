@@ -257,6 +257,12 @@ def test_predict_without_images(opendg: Command, trained: Path, tmp_path: Path) 
     refused(opendg("predict", trained, tmp_path), "No image was found in")
 
 
+def test_predict_of_what_is_not_there(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    """Said before the run is opened, which would be refused too."""
+    said = opendg("predict", tmp_path, tree / "ink", "nofile.jpg")
+    refused(said, "There is no 'nofile.jpg': give image files or folders.")
+
+
 def test_evaluate_after_the_data_have_changed(opendg: Command, tmp_path: Path) -> None:
     tree, out = write_tree(tmp_path / "signs", each=4), tmp_path / "run"
     assert opendg("train", "erm", "--data", tree, *flags(iterations=2), "--out", out).code == 0

@@ -47,7 +47,7 @@ def command(
     broken = 0
     if kind == "table":
         listed = list(found)
-        rows = [[p.image, p.label, p.closest, f"{p.confidence:.3f}"] for p in listed]
+        rows = [[p.image, p.label, p.closest, "-" if p.confidence is None else f"{p.confidence:.3f}"] for p in listed]
         note = (
             f"confidence: {recognizer.score.name}; unknown: below what {accept:.0%} of source validation images reach."
         )

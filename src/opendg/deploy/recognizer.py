@@ -29,12 +29,15 @@ Image = str | Path | bytes | NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is said of one image. `label` is a class or `unknown`; `closest` the class it is most like."""
+    """What is said of one image. `label` is a class or `unknown`; `closest` the class it is most like.
+
+    One that cannot be read has the label `error`, no confidence, and the reason in `error`.
+    """
 
     image: str
     label: str
     closest: str
-    confidence: float
+    confidence: float | None
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +81,7 @@ class Recognizer:
             found = iter(self._decide(np.stack(good)) if good else [])
             for name, pixels in read:
                 if isinstance(pixels, str):
-                    yield Prediction(name, "error", "", 0.0, pixels)
+                    yield Prediction(name, "error", "", None, pixels)
                 else:
                     yield Prediction(name, *next(found))
 
@@ -147,8 +150,10 @@ def find_images(paths: Sequence[str | Path]) -> list[Path]:
         if path.is_dir():
             images = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES)
             found += sorted(file for file in images if file.is_file())
-        else:
+        elif path.exists():
             found.append(path)
+        else:
+            raise OpenDGError(f"There is no {str(path)!r}: give image files or folders.")
     return found
 
 
