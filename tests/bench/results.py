@@ -16,7 +16,7 @@ def record(
     method: str = "erm", target: str = "photo", seed: int = 0, value: float = 0.5, *,
     chosen: dict[str, Any] | None = None, unknown: tuple[str, ...] = ("person",),
     scores: dict[str, float] | None = None, weights: str = "selected",
-    backbone: str = "resnet18.tv_in1k", start: str | None = "0123abcd4567", **recipe: Any,
+    backbone: str = "resnet18.tv_in1k", start: str | None = "0123abcd4567", notes: tuple[str, ...] = (), **recipe: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """`value` is OSCR of cls; other scores have theirs in `scores`; accuracy is 0.1 and H 0.05 above."""
     values = {"cls": value} | (scores or {})
@@ -29,6 +29,7 @@ def record(
         "seed": seed, "weights": weights,
         "selection": "the last iterate" if weights == "selected" else "averaged weights (decay 0.9995)",
         "acc": value + 0.1, "starting_weights": start, "opendg": "0.1.0", "commit": "abc123", "machine": "a machine",
+        **({"notes": list(notes)} if notes else {}),
         "scores": {
             name: {"oscr": number, "auroc": None, "h@oracle10": {"h": number + 0.05}, "h@source95": {"h": number}}
             for name, number in values.items()

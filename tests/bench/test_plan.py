@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import fields, replace
 from pathlib import Path
@@ -199,6 +200,10 @@ def test_a_config_of_tune_is_laid_over_its_method(tree: Path, tmp_path: Path) ->
     assert medic.settings == {"alpha": 0.5, "ova": True}
     assert medic.recipe == {"lr": 0.25, "iterations": 3}
     assert (erm.settings, erm.recipe) == ({}, {"iterations": 3})
+    assert (medic.notes, erm.notes) == (("Found.",), ())
+    cells = plan.override(configs=[read_config(file)]).cells()
+    assert {(cell.method, cell.asked()["notes"]) for cell in cells} == {("medic", ("Found.",)), ("erm", ())}
+    assert [Cell.from_json(json.loads(json.dumps(cell.to_json()))) for cell in cells] == cells
 
 
 @pytest.mark.parametrize(
@@ -212,7 +217,7 @@ def test_a_config_that_would_be_without_effect_is_refused(tree: Path, tuned: lis
 
 def test_all_that_a_plan_can_hold_is_checked() -> None:
     for kind, kinds in ((Plan, check.PLAN), (Entry, check.ENTRY), (Show, check.SHOW)):
-        assert {f.name for f in fields(kind)} - {"name"} == set(kinds)
+        assert {f.name for f in fields(kind)} - {"name", "notes"} == set(kinds), "notes are a config's"
     assert set(check.PRODUCTS) == {*PAGES, *FIGURES}
 
 

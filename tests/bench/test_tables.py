@@ -289,3 +289,23 @@ def test_settings_that_json_has_changed_into_lists_are_still_the_defaults() -> N
     one = result("mixstyle")
     read = json.loads(json.dumps(one.record))
     assert "Settings" not in " ".join(make_table("x", [replace(one, record=read)]).header)
+
+
+def test_what_was_noted_of_the_settings_is_said_once_with_its_rows() -> None:
+    common = "Each target domain was a source in the searches of the others."
+    found = [
+        result("medic", notes=("Trial 3 of 8.", common)), result("erm", notes=("Trial 0 of 8.", common)),
+        result("erm", "sketch", notes=("Trial 0 of 8.", common)), result("mldg"),
+    ]  # fmt: skip
+    lines = make_table("x", found, scores=("cls",)).header
+    assert [line for line in lines if line.startswith("Settings of")] == [
+        "Settings of MEDIC: Trial 3 of 8.", f"Settings of MEDIC, ERM: {common}", "Settings of ERM: Trial 0 of 8.",
+    ]  # fmt: skip
+    tuned = make_table("x", found[:3], scores=("cls",), notes=["Settings of medic: Trial 3 of 8."])
+    assert [line for line in tuned.header if "Trial 3" in line] == ["Settings of medic: Trial 3 of 8."]
+    assert f"Settings of all rows: {common}" in tuned.header
+
+
+def test_a_note_stays_on_its_line() -> None:
+    (line,) = [x for x in make_table("x", [result("erm", notes=("a\n- Made with `b`",))]).header if "Made" in x]
+    assert line == "Settings of all rows: a - Made with `b`"

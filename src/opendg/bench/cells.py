@@ -12,9 +12,7 @@ from typing import Any
 
 from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError
-from opendg.training.job import Job
-
-NOT_DEFINING = ("data", "root")  # where the images lie; the protocol names the dataset
+from opendg.training.job import NOT_DEFINING, Job
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,11 @@ class Cell:
     backbone: str | None = None
     weights: str | None = None
     scores: tuple[str, ...] = ()  # those to evaluate; none: the plain ones
+    notes: tuple[str, ...] = ()  # what a config says of the settings
 
     def asked(self) -> dict[str, Any]:
         """The arguments of `opendg.train` beside method, data, target and places."""
-        named = ("known", "unknown", "protocol", "split_seed", "backbone", "weights", "seed")
+        named = ("known", "unknown", "protocol", "split_seed", "backbone", "weights", "seed", "notes")
         return {name: getattr(self, name) for name in named} | {
             "chosen": dict(self.settings), "recipe": self.base, **self.recipe,
         }  # fmt: skip
@@ -53,7 +52,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Cell:
-        return cls(**(values | {"scores": tuple(values["scores"])}))
+        return cls(**(values | {name: tuple(values.get(name, ())) for name in ("scores", "notes")}))
 
     def command(self) -> str:
         """The command that trains the same run, without the paths of one machine."""

@@ -15,11 +15,16 @@ NAMES |= {rule.key: rule.name for rule in RULES if rule.key not in NAMES}
 
 
 def describe(
-    results: Sequence[Result], metrics: Sequence[str], rows: Mapping[str, Sequence[Result]], spread: str = ""
+    results: Sequence[Result],
+    metrics: Sequence[str],
+    rows: Mapping[str, Sequence[Result]],
+    spread: str = "",
+    said: Sequence[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The header as sentences, and as facts by name for machines. `spread` says what numbers the spread is over.
 
-    A figure has none, and names the rules that it takes thresholds from alone.
+    A figure has none, and names the rules that it takes thresholds from alone. What `said` has, which the caller adds,
+    is not noted again.
     """
     rules = [rule for rule in RULES if rule.key in metrics]
     threshold = "; ".join(f"{NAMES[rule.key]} is {rule.name}, {rule.idea}; it saw {rule.saw}" for rule in rules)
@@ -38,6 +43,7 @@ def describe(
         f"Percent; mean ± standard deviation over {spread}. " * bool(spread) + f"Seeds: {_seeds(rows)}.",
         f"Backbone: {_backbones(rows)}. {_recipes(rows)}",
         *_settings(rows),
+        *_notes(rows, said),
         f"Code: opendg {_list(_each(results, 'opendg'))}, commit {_list(_each(results, 'commit'))}; "
         f"{_list(_each(results, 'machine'))}.",
     ]
@@ -84,6 +90,20 @@ def _settings(rows: Mapping[str, Sequence[Result]]) -> list[str]:
     said = {label: own for label, found in rows.items() if (own := unusual(found[0].record))}
     words = "; ".join(f"{label}: {own}" for label, own in said.items())
     return [f"Settings: {words}. Others are the defaults."] if said else []
+
+
+def _notes(rows: Mapping[str, Sequence[Result]], said: Sequence[str]) -> list[str]:
+    """What configs say of their settings: each sentence once, with the rows that it is of."""
+    owners: dict[str, list[str]] = {}
+    for label, found in rows.items():
+        for note in dict.fromkeys(note for result in found for note in result.notes):
+            owners.setdefault(note, []).append(label)
+    texts: dict[str, list[str]] = {}
+    for note, labels in owners.items():
+        if not any(note in text for text in said):
+            whose = "all rows" if len(labels) == len(rows) else ", ".join(labels)
+            texts.setdefault(whose, []).append(note)
+    return [f"Settings of {whose}: {' '.join(notes)}" for whose, notes in texts.items()]
 
 
 def unusual(record: Mapping[str, Any]) -> str:

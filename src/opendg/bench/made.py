@@ -119,11 +119,11 @@ def about_configs(files: Sequence[Path]) -> list[str]:
     """For the header: what `opendg tune` wrote above the settings that it found, each sentence once."""
     notes, before = [], set[str]()
     for file in files:
-        lines = [line.removeprefix("#").strip() for line in file.read_text().splitlines() if line.startswith("#")]
-        new = [line for line in lines if line not in before]
+        config = read_config(file)
+        new = [note for note in config.notes if note not in before]
         before.update(new)
         if new:
-            notes.append(f"Settings of {read_config(file).method}: {' '.join(new)}")
+            notes.append(f"Settings of {config.method}: {' '.join(new)}")
     return notes
 
 

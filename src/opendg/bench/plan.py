@@ -53,6 +53,7 @@ class Entry:
     vary: dict[str, list[Any]] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a config says of the settings
 
     def variants(self) -> Iterator[dict[str, Any]]:
         """The settings, once for every combination of `vary`."""
@@ -63,7 +64,9 @@ class Entry:
         """With a config's recipe and settings, if it is for this method. What makes the row what it is stays."""
         if config.method != self.method:
             return self
-        return replace(self, settings=config.settings | self.settings, recipe=self.recipe | config.recipe)
+        return replace(
+            self, settings=config.settings | self.settings, recipe=self.recipe | config.recipe, notes=config.notes
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class Plan:
                         recipe={k: v for k, v in (self.recipe | entry.recipe).items() if k != "base"},
                         base=str((self.recipe | entry.recipe).get("base", "common")),
                         protocol=self.protocol, split_seed=self.split_seed, backbone=self.backbone,
-                        weights=self.weights and absolute(self.weights), scores=entry.scores or self.scores, **division,
+                        weights=self.weights and absolute(self.weights), scores=entry.scores or self.scores,
+                        notes=entry.notes, **division,
                     )
                     for settings in entry.variants()
                 ]  # fmt: skip

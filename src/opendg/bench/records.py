@@ -75,6 +75,11 @@ class Result:
         return "from scratch" if said == "none" else f"from weights {said or 'not recorded'}"
 
     @property
+    def notes(self) -> list[str]:
+        """What a config said of the settings, a line each; older records do not say."""
+        return [" ".join(str(note).split()) for note in self.record.get("notes") or ()]
+
+    @property
     def architecture(self) -> str:
         return str(self.record["backbone"]).split(".")[0]
 

@@ -309,7 +309,7 @@ def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
 def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> tuple[str, ...]:
     """What is said of the figures, from records alone."""
     rows = kinds(figure_rows(plan, results), plan.methods)
-    header, _ = describe(results, RULED.get(plan.show.kind, ()), rows)
+    header, _ = describe(results, RULED.get(plan.show.kind, ()), rows, said=notes)
     return (SAID[plan.show.kind], *header, *notes)
 
 

@@ -91,7 +91,7 @@ def make_table(
     elif reference is not None:
         notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
     targets = order_targets(results, reference)
-    header, facts = describe(results, metrics, kinds(rows, entries), SPREAD)
+    header, facts = describe(results, metrics, kinds(rows, entries), SPREAD, notes)
     if said is not None:
         header += (f"Published: {said.source}, Table {said.table}.",)
         header += tuple(f"Published {row.name}: {row.note}." for row in said.rows if row.note)

@@ -120,5 +120,5 @@ def describe(run: Run, job: Job, which: str, target: Predictions) -> dict[str, A
         "method": job.method, "settings": job.settings, "backbone": run.manifest["backbone"],
         "recipe": job.recipe.to_json(), "seed": job.seed, "weights": which, "selection": rule,
         "n_known": int(target.known.sum()), "n_unknown": int((~target.known).sum()),
-        "acc": float(target.correct[target.known].mean()), **origin,
+        "acc": float(target.correct[target.known].mean()), "notes": list(job.notes), **origin,
     }  # fmt: skip

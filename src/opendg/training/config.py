@@ -9,7 +9,8 @@
     [settings]
     alpha = 0.02
 
-`opendg tune` writes one, `opendg train --config` takes it. A method of a plan has the same keys.
+`opendg tune` writes one, `opendg train --config` takes it. A method of a plan has the same keys. The comment above
+it, where `opendg tune` says how the settings were found, goes with the runs: tables that are made of them say it too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from opendg.methods.registry import make_method
 from opendg.runs.files import write_atomic
 from opendg.training.recipe import Recipe
 
+KEYS = ("method", "recipe", "settings")
 KINDS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
 
 
@@ -33,6 +36,7 @@ class Config:
     method: str
     recipe: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)  # the sentences above it
 
     def beneath(self, method: str | None, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The method and arguments of `opendg.train`: as they were given, else as the config has them."""
@@ -41,25 +45,27 @@ class Config:
                 f"The config is for {self.method}, not for {method}: leave the method out, or the config."
             )
         given = {name: value for name, value in asked.items() if value is not None}
-        return self.method, asked | self.recipe | given | {"chosen": self.settings | (asked.get("chosen") or {})}
+        noted = {"notes": self.notes} if self.notes else {}
+        chosen = self.settings | (asked.get("chosen") or {})
+        return self.method, asked | self.recipe | given | noted | {"chosen": chosen}
 
 
 def read_config(path: str | Path) -> Config:
     """The Config of a file. What is misspelt or does not fit is refused before anything is spent."""
     try:
-        said = tomllib.loads(Path(path).read_text())
+        text = Path(path).read_text()
+        said = tomllib.loads(text)
     except OSError as error:
         raise OpenDGError(f"The config {str(path)!r} cannot be read ({error.strerror}): give a TOML file.") from error
     except ValueError as error:
         raise OpenDGError(f"The config {str(path)!r} is not valid TOML: {error}.") from error
     where = f" in the config {str(path)!r}"
-    keys = [f.name for f in fields(Config)]
     for key in said:
-        if key not in keys:
-            raise unknown_name("key", key, keys, where)
+        if key not in KEYS:
+            raise unknown_name("key", key, KEYS, where)
     if not isinstance(said.get("method"), str):
         raise OpenDGError(f'The config {str(path)!r} does not name its method: add a line such as method = "medic".')
-    config = Config(**said)
+    config = Config(**said, notes=_notes(text))
     _check_recipe(config.recipe, where)
     make_method(config.method, config.settings)
     return config
@@ -71,6 +77,15 @@ def write_config(path: Path, config: Config, notes: list[str]) -> None:
     for title, values in (("recipe", config.recipe), ("settings", config.settings)):
         lines += ["", f"[{title}]"] + [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     write_atomic(path, ("\n".join(lines) + "\n").encode())
+
+
+def _notes(text: str) -> tuple[str, ...]:
+    """The sentences of the comment at the top of a file: a line without a full stop at its end goes on in the next."""
+    found: list[str] = []
+    for line in takewhile(lambda line: line.startswith("#"), text.splitlines()):
+        begun = [found.pop()] if found and not found[-1].endswith(".") else []
+        found.append(" ".join([*begun, line.removeprefix("#").strip()]).strip())
+    return tuple(filter(None, found))
 
 
 def _check_recipe(recipe: Any, where: str) -> None:

@@ -20,8 +20,10 @@ from opendg.training.select import check_selection
 # What the fields of a run.json must be, by their annotation.
 KINDS: dict[Any, Any] = {
     "str": str, "str | None": str | None, "int": int, "float": int | float, "dict[str, Any]": dict,
-    "Protocol": dict, "Recipe": dict,
+    "tuple[str, ...]": list, "Protocol": dict, "Recipe": dict,
 }  # fmt: skip
+
+NOT_DEFINING = ("data", "root", "notes")  # where the images lie (the protocol names the dataset), who chose settings
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Job:
     recipe: Recipe
     seed: int
     on_bad_image: str
+    notes: tuple[str, ...] = ()  # what the config says of its settings
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"protocol": self.protocol.to_json()}
+        return asdict(self) | {"protocol": self.protocol.to_json(), "notes": list(self.notes)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
@@ -49,7 +52,7 @@ class Job:
             known = _checked(cls, values)
             _checked(Recipe, known["recipe"])
             parts = {"protocol": Protocol.from_json(known["protocol"]), "recipe": Recipe(**known["recipe"])}
-            return cls(**(known | parts))
+            return cls(**(known | parts | {"notes": tuple(map(str, known.get("notes", ())))}))
         except (KeyError, TypeError) as error:
             raise OpenDGError(f"The run.json is damaged ({error}): train the run anew.") from error
 
@@ -68,7 +71,7 @@ class Job:
         return data, None if where is None else Path(where)
 
     def differs(self, other: Job) -> list[str]:
-        """What sets two jobs apart, by name. Where the images lie does not: a run's manifest knows them."""
+        """What sets two jobs apart, by name. Neither notes do nor where the images lie: a run's manifest knows them."""
         own, others = _defining(self), _defining(other)
         return [name for name in own | others if own.get(name) != others.get(name)]
 
@@ -83,7 +86,7 @@ def _defining(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(job.to_json())).items():
         found |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
-    return {name: value for name, value in found.items() if name not in ("data", "root")}
+    return {name: value for name, value in found.items() if name not in NOT_DEFINING}
 
 
 def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +136,7 @@ def make_job(
     chosen: dict[str, Any] | None = None,
     on_bad_image: str = "error",
     recipe: str = "common",
+    notes: Sequence[str] = (),
     **asked: Any,
 ) -> Job:
     """Check what was asked for and fill in what was not: classes, backbone and recipe follow the dataset.
@@ -163,7 +167,7 @@ def make_job(
     return Job(
         method=method, settings=settings(made), data=data if _is_name(data) else _absolute(data),
         root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start,
-        recipe=common, seed=seed, on_bad_image=on_bad_image,
+        recipe=common, seed=seed, on_bad_image=on_bad_image, notes=tuple(notes),
     )  # fmt: skip
 
 
