@@ -377,7 +377,7 @@ def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Any, page: Pat
             assert seen.tab.evaluate("() => document.documentElement.scrollWidth") == width
         wide = seen.tab.evaluate(
             "() => [...document.querySelectorAll('main *')]"
-            ".filter((e) => !e.closest('.scroll, .tip, svg, .slide label')"
+            ".filter((e) => !e.closest('.scroll, .tip, svg')"
             " && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))"
         )
         assert wide == []
@@ -385,6 +385,26 @@ def test_a_narrow_screen_scrolls_tables_and_not_the_page(browser: Any, page: Pat
         seen.settle()
         assert seen.tab.input_value("#rule") == "hand"
         seen.tab.locator("#plane svg").tap()
+
+
+@pytest.mark.parametrize("width", [320, 390, 820])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_bar_says_what_is_slid_and_whose_numbers_they_are(
+    browser: Any, page: Path, width: int, scheme: str
+) -> None:
+    screen = PHONE | {"viewport": {"width": width, "height": 844}, "color_scheme": scheme}
+    with visit(browser, page, **screen) as seen:
+        seen.tab.evaluate("() => document.getElementById('run').scrollIntoView()")
+        seen.settle()
+        for words in ("Accept as known from", seen.tab.locator("#pick option:checked").inner_text()):
+            box = seen.tab.locator("#bar").get_by_text(words, exact=True).bounding_box()
+            assert box is not None
+            assert box["width"] > 100
+            assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+            assert box["height"] > 10
+        bar, title = (seen.tab.locator(name).bounding_box() for name in ("#bar", "#run-title"))
+        assert bar["y"] + bar["height"] <= title["y"] + 1, "the bar covers what a link leads to"
+        assert bar["height"] < 844 / 4
 
 
 def test_every_control_has_a_name(seen: Visit) -> None:
