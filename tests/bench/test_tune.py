@@ -1,15 +1,15 @@
-"""Tuning: what it opens, what it measures, how it goes on after a kill, and the one setting for all targets."""
+"""Tuning: what it opens, what it measures, how it goes on after a kill."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from opendg.bench import space as space_room
-from opendg.bench.combine import NOTE, combine, ranks
 from opendg.bench.folds import make_folds
-from opendg.bench.search import FORMAT, Search, Trial
+from opendg.bench.search import Search
 from opendg.bench.space import METHODS as SPACES
 from opendg.bench.space import Choice, Range, candidates, fast_motion, space_of
 from opendg.bench.tune import tune
@@ -30,8 +29,8 @@ from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.methods.registry import METHODS
 from opendg.protocol import Protocol
-from opendg.runs.directory import Run
 from opendg.training.config import Config, read_config, write_config
+from opendg.training.job import plan
 from tests.tiny import DOMAINS, write_tree
 
 pytest.importorskip("optuna", reason="needs the extra opendg[tune]")
@@ -90,9 +89,10 @@ def test_no_image_of_the_target_is_opened(tmp_path: Path, opened: list[str]) -> 
 def test_a_domain_that_plays_the_target_is_not_opened_in_training(tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "signs")
     spoil(tree / "chalk")  # the first after `wood`
+    steps: list[int] = []
     with pytest.raises(OpenDGError, match="chalk/.* is broken"):  # when it is measured
-        small(tree, tmp_path / "search", folds=1)
-    assert Run.open(tmp_path / "search" / "runs" / "000-chalk").finished  # it was trained by then
+        small(tree, tmp_path / "search", folds=1, report=lambda done, of, losses: steps.append(done))
+    assert steps[-1] == QUICK["iterations"]  # it was trained by then
 
 
 def test_every_source_is_held_out_with_classes_of_its_own(tree: Path, tmp_path: Path) -> None:
@@ -296,6 +296,34 @@ def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> 
     best = read_config(search.folder / "best.toml").recipe
     assert (best["iterations"], best["lr"], best["average"]) == (8, 0.01, 0.9)
     assert "after 2 iterations at 4 times the learning rate" in (search.folder / "best.toml").read_text()
+    trials = json.loads((search.folder / "trials.json").read_text())
+    tuned = json.loads((search.folder / "tune.json").read_text())
+    assert [kept["pace"] for kept in (json.loads(record.read_text()), trials[0], tuned)] == [4.0] * 3
+
+
+def test_defaults_that_fast_motion_breaks_are_not_blamed_on_the_rate(tree: Path, tmp_path: Path) -> None:
+    why = "At 133 times the learning rate the defaults do not train: give more --iterations, a smaller --for, or leave"
+    hurried: dict[str, Any] = {"folds": 1, "lr": 1e18, "iterations": 3, "length": 400}
+    with pytest.raises(OpenDGError, match=why):
+        small(tree, tmp_path / "search", **hurried)
+    with pytest.raises(OpenDGError, match="try a smaller --lr"):
+        small(tree, tmp_path / "search", **(hurried | {"length": None, "lr": 1e20}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_authors_recipe_sets_is_in_the_config(tree: Path, tmp_path: Path) -> None:
+    """A run with it is one with --recipe authors, but for what was searched and given."""
+    asked: dict[str, Any] = {"folds": 1, "trials": 1, "recipe": "authors", "batch": None, "augment": None}
+    small(tree, tmp_path / "search", "cirl", **asked)
+    config = read_config(tmp_path / "search" / "best.toml")
+    _, beneath = config.beneath(None, {})
+    authors, _, _ = plan("cirl", str(tree), ["wood"], backbone="convnet", recipe="authors")
+    ours, _, _ = plan("cirl", str(tree), ["wood"], backbone="convnet", **beneath)
+    assert ours.settings == authors.settings
+    assert ours.recipe == authors.recipe  # trial 0 has the defaults, of the authors
+    small(tree, tmp_path / "other", "medic++", **(asked | {"batch": 2}))
+    recipe = read_config(tmp_path / "other" / "best.toml").recipe
+    assert (recipe["batch"], recipe["iterations"]) == (2, 6000)
 
 
 def test_fast_motion_of_gradient_flow_ends_where_the_run_does() -> None:
@@ -316,16 +344,70 @@ def test_fast_motion_of_gradient_flow_ends_where_the_run_does() -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"length": 8}, "its fixed differs"),
-        ({"seed": 1}, "holds another search .its (folds|seed) differs"),
-        ({"iterations": 3}, "its defaults differs"),
-        ({"lr": 0.1}, "its defaults differs"),
+        ({"length": 8}, "--for: not given there, 8 here"),
+        ({"target": "ink"}, "target: wood there, ink here"),
+        ({"method": "medic"}, "method: erm there, medic here"),
+        ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"iterations": 3}, "iterations: 2 there, 3 here"),
+        ({"augment": "photo"}, "augment: digits there, photo here"),
+        ({"lr": 0.1}, "lr: 0.002 there, 0.1 here"),
+        ({"lr": 0.002}, "lr: searched there, 0.002 here"),
+        ({"folds": 2}, "folds: chalk without bar there, chalk without bar,ink without dot here"),
     ],
 )
 def test_a_folder_is_for_one_search(more: dict[str, Any], sentence: str, tree: Path, tmp_path: Path) -> None:
     small(tree, tmp_path / "search", trials=1, folds=1)
-    with pytest.raises(OpenDGError, match=sentence):
+    with pytest.raises(OpenDGError, match=rf"holds another search \({re.escape(sentence)}\): choose another --out"):
         small(tree, tmp_path / "search", **({"folds": 1} | more))
+
+
+class Stopped(BaseException):
+    """As Ctrl-C stops a search."""
+
+
+def stop(done: int, of: int, losses: dict[str, float]) -> None:
+    raise Stopped
+
+
+def test_a_search_that_stops_before_its_first_record_leaves_nothing(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        small(tree, tmp_path / "deep" / "search", report=stop)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine" / "runs" / "wood-0").mkdir(parents=True)
+    with pytest.raises(Stopped):
+        small(tree, tmp_path / "mine", report=stop)
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["runs", "wood-0"]
+    small(tree, tmp_path / "mine", trials=1, folds=1)
+    assert (tmp_path / "mine" / "runs" / "wood-0").exists()
+
+
+def test_a_killed_search_without_a_record_does_not_block_its_folder(tree: Path, tmp_path: Path) -> None:
+    small(tree, tmp_path / "search", trials=1, folds=1)
+    (tmp_path / "search" / "trials.json").unlink()
+    with pytest.raises(OpenDGError, match="holds another search"):  # it has a record
+        small(tree, tmp_path / "search", trials=1, folds=1, lr=0.1)
+    for record in (tmp_path / "search" / "records").iterdir():
+        record.unlink()
+    search = small(tree, tmp_path / "search", trials=1, folds=1, lr=0.1)
+    assert search.facts["fixed"]["recipe.lr"] == 0.1
+    assert Search.open(search.folder) == search
+
+
+def test_a_record_that_is_cut_short_is_measured_anew(tree: Path, tmp_path: Path) -> None:
+    search = small(tree, tmp_path / "search", trials=1, folds=1)
+    (search.folder / "trials.json").unlink()
+    (record,) = (search.folder / "records").iterdir()
+    record.write_text(record.read_text()[:100])
+    assert small(tree, tmp_path / "search", trials=1, folds=1).trials == search.trials
+
+
+def test_another_search_at_work_is_left_alone(tree: Path, tmp_path: Path) -> None:
+    """It may have no record yet."""
+    begun = tmp_path / "search" / "runs" / "000-chalk"
+    begun.mkdir(parents=True)
+    with FileLock(tmp_path / "search" / ".lock"), pytest.raises(OpenDGError, match="Another process is tuning"):
+        small(tree, tmp_path / "search")
+    assert begun.exists()
 
 
 def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None:
@@ -341,7 +423,9 @@ def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None
         ({"score": "bcl"}, "no score 'bcl': did you mean 'bcls'"),
         ({"sampler": "lists"}, "no sampler 'lists': did you mean 'list'"),
         ({"trials": 0}, "--trials 0 is out of range"),
-        ({"length": 1}, "--for 1 is less than --iterations 2"),
+        ({"length": 1}, "--for 1 is less than --iterations 2, .*: give --iterations 1 or fewer, or leave --for out"),
+        ({"length": 500, "iterations": 1000}, r"--for 500 is less than --iterations 1000 \(the default\), .*"),
+        ({"length": 0}, "--for 0 is out of range: it is the iterations of the run to be, 1 or more"),
         ({"method": "medic", "sources": ["ink", "neon"]}, "MEDIC trains on 2 or more domains, and tuning holds one"),
         ({"lr": 0.1, "schedule": "step", "average": 0.0}, "Every setting that could be searched is fixed"),
     ],
@@ -357,85 +441,6 @@ def test_without_optuna_there_is_a_sentence(tree: Path, tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(OpenDGError, match="needs Optuna, which is not installed: try pip install 'opendg\\[tune\\]'"):
         small(tree, tmp_path / "search")
-
-
-# One setting for all targets
-
-
-def written(folder: Path, target: str, values: list[float | None], **facts: Any) -> Path:
-    """A search as `tune` leaves it, with the given OSCR of each trial; None is one that failed."""
-    said = {
-        "format": FORMAT, "method": "medic", "dataset": "signs", "targets": [target], "known": ["bar"], "seed": 0,
-        "backbone": "convnet", "sampler": "list", "space": {}, "defaults": {"recipe.iterations": 500},
-        "fixed": {"recipe.batch": 4}, "score": "bcls", "folds": [{"held": "x"}],
-    } | facts  # fmt: skip
-    trials = [
-        Trial(i, {"recipe.lr": 0.1 + i, "settings.alpha": 0.5}, {}, "diverged")
-        if value is None
-        else Trial(i, {"recipe.lr": 0.1 + i, "settings.alpha": 0.5}, {"bcls": {"x": value}, "cls": {"x": -value}})
-        for i, value in enumerate(values)
-    ]
-    folder.mkdir(parents=True)
-    (folder / "tune.json").write_text(json.dumps(said))
-    (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials]))
-    return folder
-
-
-def test_the_one_setting_has_the_best_mean_rank(tmp_path: Path) -> None:
-    """Trial 1 has the best mean OSCR, thanks to one target; trial 2 the best mean rank."""
-    folders = [
-        written(tmp_path / "a", "photo", [0.50, 0.99, 0.60, 0.55]),
-        written(tmp_path / "b", "sketch", [0.50, 0.40, 0.60, 0.55]),
-        written(tmp_path / "c", "art", [0.50, 0.40, 0.60, None]),
-    ]
-    places = combine(folders, tmp_path / "best.toml")
-    assert [place.trial.number for place in places] == [2, 1, 0, 3]
-    assert places[0].ranks == {"photo": 2, "sketch": 1, "art": 1}
-    assert places[0].mean_rank == pytest.approx(4 / 3)
-    assert places[3].ranks == {"photo": 3, "sketch": 2, "art": 4}  # what failed is last
-    text = (tmp_path / "best.toml").read_text()
-    assert all(sentence in text for sentence in NOTE.rstrip(".").split(". "))
-    spent = "Budget: 4 trials for each target, each trained for 500 iterations in every fold; folds of all targets: 3."
-    assert f"# {spent}\n" in text
-    assert tomllib.loads(text) == {
-        "method": "medic", "recipe": {"batch": 4, "lr": 2.1}, "settings": {"alpha": 0.5},
-    }  # fmt: skip
-    assert combine(folders, tmp_path / "cls.toml", score="cls")[0].trial.number == 0  # the order is turned round
-
-
-def test_the_budget_says_when_trials_were_in_fast_motion(tmp_path: Path) -> None:
-    combine([written(tmp_path / "a", "photo", [0.1], fixed={"recipe.iterations": 2000})], tmp_path / "best.toml")
-    assert "500 iterations at 4 times the learning rate in every fold; folds" in (tmp_path / "best.toml").read_text()
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
-def test_ranks_are_those_of_scipy(values: list[int]) -> None:
-    from scipy.stats import rankdata
-
-    assert ranks([float(v) for v in values]) == rankdata([-v for v in values]).tolist()
-
-
-@pytest.mark.parametrize(
-    ("second", "sentence"),
-    [
-        ({"seed": 1}, "differ in their seed"),
-        ({"method": "erm"}, "differ in their method"),
-        ({"sampler": "tpe"}, "chose its own settings"),
-        ({"targets": ["photo"]}, "same target"),
-    ],
-)
-def test_searches_that_differ_are_not_combined(second: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    folders = [written(tmp_path / "a", "photo", [0.1]), written(tmp_path / "b", "sketch", [0.1], **second)]
-    with pytest.raises(OpenDGError, match=sentence):
-        combine(folders, tmp_path / "best.toml")
-    assert not (tmp_path / "best.toml").exists()
-
-
-def test_other_folders_and_scores_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OpenDGError, match="is no search"):
-        combine([tmp_path], tmp_path / "best.toml")
-    with pytest.raises(OpenDGError, match="'energy' was not measured"):
-        combine([written(tmp_path / "a", "photo", [0.1])], tmp_path / "best.toml", score="energy")
 
 
 # Configs
@@ -487,47 +492,12 @@ def test_a_config_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 # The command line
 
 
-def ask(*words: str) -> Any:
-    done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
-def test_from_a_search_for_each_target_to_a_trained_run(tree: Path, tmp_path: Path) -> None:
-    budget = ["--trials", "2", "--iterations", "2", "--folds", "1"]
-    places = ["--data", str(tree), "--each-target", "ink,wood", "--out", str(tmp_path / "tune")]
-    said = ask("tune", "medic", *places, *FLAGS, *budget, "--set", "alpha=0.05")
-    assert said["note"] == NOTE
-    assert Path(said["config"]) == tmp_path / "tune" / "best.toml"
-    folders = [str(tmp_path / "tune" / name) for name in ("ink", "wood")]
-    assert ask("tune", "--combine", *folders)["best"] == said["best"]
-    values = said["values"]
-    places = ["--data", str(tree), "--target", "wood", "--out", str(tmp_path / "run"), "--track", "none"]
-    ask("train", "--config", said["config"], *places, *FLAGS[:4], "--device", "cpu", "--iterations", "2")
-    run = Run.open(tmp_path / "run")
-    assert run.config["method"] == "medic"
-    assert run.config["recipe"]["lr"] == values["recipe.lr"]
-    assert run.config["recipe"]["batch"] == 2
-    assert run.config["settings"]["alpha"] == 0.05
-    assert run.config["settings"]["beta"] == values["settings.beta"]
-
-
-def test_trials_that_failed_are_null_in_json(tmp_path: Path) -> None:
-    folders = [written(tmp_path / name, name, [0.5, None]) for name in ("photo", "sketch")]
-    done = CliRunner().invoke(app, ["tune", "--combine", *map(str, folders), "--json"])
-    assert "Infinity" not in done.stdout
-    assert [trial["mean_oscr"] for trial in json.loads(done.stdout)["trials"]] == [0.5, None]
-    assert "inf" not in CliRunner().invoke(app, ["tune", "--combine", *map(str, folders)]).stdout
-
-
 def test_no_folder_lies_below_a_file(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    search = ["tune", "erm", "--data", str(tree), "--target", "wood", *FLAGS]
-    combined = ["tune", "--combine", str(written(tmp_path / "a", "photo", [0.1]))]
-    for words in (search, combined):
-        done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "file" / "deep" / "x")])
-        assert isinstance(done.exception, OpenDGError)
-        assert "could not be written" in str(done.exception)
+    words = ["tune", "erm", "--data", str(tree), "--target", "wood", *FLAGS]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "file" / "deep" / "x")])
+    assert isinstance(done.exception, OpenDGError)
+    assert "could not be written" in str(done.exception)
 
 
 def test_a_digit_that_is_no_number_is_a_name(tree: Path, tmp_path: Path) -> None:
@@ -543,3 +513,18 @@ def test_the_table_says_that_the_target_was_not_opened(tree: Path, tmp_path: Pat
     assert "The target wood was not opened." in done.stdout
     assert all(name in done.stdout for name in DOMAINS)
     assert "Next: opendg train --config" in done.stdout
+    assert "learning rates" not in done.stdout
+    assert "--split-seed" not in done.stdout
+    assert done.stderr == "" or "from scratch" not in done.stderr
+
+
+def test_what_was_asked_for_is_in_the_next_command_and_haste_is_said(tree: Path, tmp_path: Path) -> None:
+    words = ["tune", "erm", "--data", str(tree), "--target", "wood", *FLAGS, "--trials", "1", "--iterations", "2"]
+    words += ["--for", "8", "--folds", "1", "--split-seed", "3", "--on-bad-image", "skip", "--known", "bar,cross,dot"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "search")])
+    assert done.exit_code == 0, done.output
+    (next_,) = [line for line in done.stdout.splitlines() if line.startswith("Next:")]
+    assert "--known bar,cross,dot --unknown ring --split-seed 3 --backbone convnet --on-bad-image skip" in next_
+    assert "trained at 4 times these learning rates" in done.stdout
+    (caution,) = [line for line in done.stderr.splitlines() if "from scratch" in line]
+    assert caution.startswith("--for trains at 4 times the learning rate")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from opendg.bench.search import Search, Trial
-from opendg.bench.space import RECIPE
+from opendg.bench.search import ITERATIONS, Search, Trial, difference, times
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder
 from opendg.training.config import write_config
@@ -21,7 +20,7 @@ NOTE = (
     "One setting for all targets, by its mean rank over the targets' own searches. No search opened its target; but "
     "each target domain was a source in the searches of the other targets."
 )
-SAME = ("method", "dataset", "known", "backbone", "seed", "sampler", "space", "defaults", "fixed")
+SAME = ("method", "dataset", "known", "backbone", "weights", "seed", "sampler", "defaults", "fixed", "space")
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,36 @@ class Place:
         return fmean(self.oscr.values())
 
 
-def combine(folders: Sequence[str | Path], out: str | Path, score: str | None = None) -> list[Place]:
+def find_searches(folders: Sequence[str | Path]) -> list[Search]:
+    """The searches that folders are or, directly inside them, hold."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        inside = sorted(path.parent for path in folder.glob("*/tune.json"))
+        found += [folder] if (folder / "tune.json").exists() or not inside else inside
+    return [Search.open(folder) for folder in found]
+
+
+def beside(searches: list[Search]) -> Path:
+    """Where the one setting is written unless another place is named: the folder that holds the first search."""
+    folder = searches[0].folder
+    return (folder.parent if folder.name not in ("", "..") else folder.resolve().parent) / "best.toml"
+
+
+def check_out(out: Path) -> None:
+    """Never in the place of a search's own settings."""
+    if (out.parent / "tune.json").exists():
+        raise OpenDGError(f"{str(out.parent)!r} is a search with settings of its own: choose another --out.")
+
+
+def combine(searches: list[Search], out: Path, score: str | None = None) -> list[Place]:
     """Every setting that all searches have tried, the best mean rank first; written to `out` as a config.
 
     Equal mean ranks are parted by mean OSCR. The score is the searches' own unless another is named: they hold all.
     """
-    searches = [Search.open(Path(folder)) for folder in folders]
+    check_out(out)
     check_alike(searches)
     by_target = {",".join(search.facts["targets"]): search for search in searches}
-    score = score or searches[0].facts["score"]
+    score = score or own_score(searches)
     if any(all(score not in trial.oscr for trial in search.trials) for search in searches):
         raise OpenDGError(f"The score {score!r} was not measured in all of these searches: choose another --score.")
     count = min(len(search.trials) for search in searches)
@@ -60,7 +80,7 @@ def combine(folders: Sequence[str | Path], out: str | Path, score: str | None = 
         for trial in searches[0].trials[:count]
     ]
     places.sort(key=lambda place: (place.mean_rank, -place.mean_oscr, place.trial.number))
-    write_choice(Path(out), places[0], searches, score, count)
+    write_choice(out, places[0], searches, score, count)
     return places
 
 
@@ -71,21 +91,31 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def check_alike(searches: list[Search]) -> None:
     """Ranks only mean something between searches that tried the same settings."""
+    if len(searches) < 2:
+        raise OpenDGError("One search has the best settings in its own best.toml: name two or more to combine.")
     first = searches[0]
     for search in searches:
         if not search.trials:
             raise OpenDGError(f"The search {str(search.folder)!r} has no trial yet: let it run first.")
         if search.facts["sampler"] != "list":
             raise OpenDGError(f"The search {str(search.folder)!r} chose its own settings (tpe): tune with list.")
-        for key in SAME:
-            if search.facts[key] != first.facts[key]:
-                raise OpenDGError(
-                    f"{str(search.folder)!r} and {str(first.folder)!r} differ in their {key}: combine searches that "
-                    "were asked for in the same way, but for the target."
-                )
+        if found := difference(search.facts, first.facts, SAME):
+            name, one, other = found
+            raise OpenDGError(
+                f"{str(search.folder)!r} and {str(first.folder)!r} differ ({name}: {one} and {other}): combine "
+                "searches that were asked for in the same way, but for the target."
+            )
     targets = [tuple(search.facts["targets"]) for search in searches]
     if len(set(targets)) < len(targets):
         raise OpenDGError("Two of these searches are for the same target: name one search for each target.")
+
+
+def own_score(searches: list[Search]) -> str:
+    """The score that all searches went by."""
+    scores = list(dict.fromkeys(search.facts["score"] for search in searches))
+    if len(scores) > 1:
+        raise OpenDGError(f"The searches went by different scores ({', '.join(scores)}): choose one with --score.")
+    return str(scores[0])
 
 
 def write_choice(out: Path, place: Place, searches: list[Search], score: str, count: int) -> None:
@@ -103,9 +133,9 @@ def write_choice(out: Path, place: Place, searches: list[Search], score: str, co
 def budget(searches: list[Search], count: int) -> str:
     """What was spent on the choice, in words."""
     facts = searches[0].facts
-    folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][f"{RECIPE}iterations"]
-    pace = facts["fixed"].get(f"{RECIPE}iterations", iterations) / iterations
+    folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][ITERATIONS]
+    pace = facts["pace"]
     return (
         f"Budget: {count} trials for each target, each trained for {iterations} iterations"
-        f"{f' at {pace:g} times the learning rate' if pace > 1 else ''} in every fold; folds of all targets: {folds}."
+        f"{f' at {times(pace)} the learning rate' if pace > 1 else ''} in every fold; folds of all targets: {folds}."
     )

@@ -38,7 +38,7 @@ def frozen(trial: Trial, space: Space, score: str) -> Any:
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE,
         value=None if failed else trial.value(score), params=trial.values, distributions=distributions(space),
-        user_attrs={"oscr": trial.oscr, "error": trial.error},
+        user_attrs={"oscr": trial.oscr, "error": trial.error, "pace": trial.pace},
     )  # fmt: skip
 
 

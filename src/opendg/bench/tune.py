@@ -18,7 +18,18 @@ from typing import Any
 
 from opendg.bench.folds import Fold, check_folds, make_folds
 from opendg.bench.progress import Progress, Report
-from opendg.bench.search import FORMAT, Search, Trial
+from opendg.bench.search import (
+    FORMAT,
+    ITERATIONS,
+    Search,
+    Trial,
+    clear_runs,
+    difference,
+    has_results,
+    lacking,
+    or_nothing,
+    times,
+)
 from opendg.bench.space import RECIPE, SETTINGS, candidates, fast_motion, part, space_of
 from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
@@ -32,10 +43,10 @@ from opendg.runs.restore import choose_weights
 from opendg.scores.registry import SCORES
 from opendg.seeds import derive
 from opendg.training.config import write_config
-from opendg.training.job import Job, plan
+from opendg.training.job import Job, authors_of, plan
 from opendg.training.many import side_by_side
 from opendg.training.recipe import Recipe
-from opendg.training.train import start
+from opendg.training.train import split_targets, start
 
 SAMPLERS = {
     "list": "the same settings for every target: the defaults, then evenly spread ones",
@@ -43,13 +54,25 @@ SAMPLERS = {
 }
 
 
+DEFAULT_ITERATIONS = 1000  # of a trial
+
+
 def tune(
-    method: str, data: str, target: str | Sequence[str], *, trials: int = 8, iterations: int = 1000,
-    length: int | None = None, folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
-    out: str | Path | None = None, device: str = "auto", lanes: int = 2, compile: bool | None = None,
-    report: Report | None = None, **asked: Any,
+    method: str, data: str, target: str | Sequence[str], *, trials: int = 8, report: Report | None = None, **asked: Any
 ) -> Search:  # fmt: skip
     """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
+
+    `asked` is what `prepare` takes.
+    """
+    return prepare(method, data, target, **asked).run(trials, report)
+
+
+def prepare(
+    method: str, data: str, target: str | Sequence[str], *, iterations: int = DEFAULT_ITERATIONS,
+    length: int | None = None, folds: int | None = None, score: str | None = None, sampler: str = "list", seed: int = 0,
+    out: str | Path | None = None, device: str = "auto", lanes: int = 2, compile: bool | None = None, **asked: Any,
+) -> Tuner:  # fmt: skip
+    """A search, checked before anything is spent on it.
 
     `asked` is what `opendg.train` takes: values of the recipe and of the method (`chosen`) that are given are fixed.
     `length` is that of the runs which the settings are for: a trial is such a run in fast motion (`fast_motion`).
@@ -58,11 +81,8 @@ def tune(
     need_optuna()
     if sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
-    if trials < 1:
-        raise OpenDGError(f"--trials {trials} is out of range: give 1 or more.")
-    targets = target.split(",") if isinstance(target, str) else list(target)
-    if length is not None and length < iterations:
-        raise OpenDGError(f"--for {length} is less than --iterations {iterations}: trials are shorter than the run.")
+    check_length(length, iterations)
+    targets = split_targets(target) if isinstance(target, str) else list(target)
     job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
     made = make_folds(job.protocol, folds, seed)
     check_enough(job, made)
@@ -71,8 +91,22 @@ def tune(
     if score not in SCORES:
         raise unknown_name("score", score, SCORES)
     folder = Path(out) if out else default_folder(index.dataset, method, targets)
-    tuner = Tuner(folder, job, made, _fixed(asked), score, sampler, device, lanes, compile, length)
-    return tuner.run(trials, report)
+    tuner = Tuner(
+        folder, job, made, _fixed(asked), _of_recipe(method, asked), score, sampler, device, lanes, compile, length
+    )
+    tuner.check()
+    return tuner
+
+
+def check_length(length: int | None, iterations: int) -> None:
+    if length is not None and length < 1:
+        raise OpenDGError(f"--for {length} is out of range: it is the iterations of the run to be, 1 or more.")
+    if length is not None and length < iterations:
+        default = " (the default)" if iterations == DEFAULT_ITERATIONS else ""
+        raise OpenDGError(
+            f"--for {length} is less than --iterations {iterations}{default}, and a trial is no longer than the run: "
+            f"give --iterations {length} or fewer, or leave --for out."
+        )
 
 
 def default_folder(dataset: str, method: str, targets: Sequence[str]) -> Path:
@@ -94,12 +128,19 @@ def _fixed(asked: dict[str, Any]) -> list[str]:
     return recipe + [f"{SETTINGS}{name}" for name in asked.get("chosen") or {}]
 
 
+def _of_recipe(method: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What `--recipe authors` changes: a run with the settings found needs it too."""
+    authors = authors_of(method, asked.get("recipe", "common"))
+    recipe = {f"{RECIPE}{name}": value for name, value in authors.recipe.items()}
+    return recipe | {f"{SETTINGS}{name}": value for name, value in authors.settings.items()}
+
+
 class Tuner:
     """A search at work in its folder."""
 
     def __init__(
-        self, folder: Path, job: Job, folds: list[Fold], fixed: list[str], score: str, sampler: str,
-        device: str, lanes: int, compile: bool | None, length: int | None,
+        self, folder: Path, job: Job, folds: list[Fold], fixed: list[str], of_recipe: dict[str, Any], score: str,
+        sampler: str, device: str, lanes: int, compile: bool | None, length: int | None,
     ) -> None:  # fmt: skip
         self.folder, self.job, self.folds, self.score, self.sampler = folder, job, folds, score, sampler
         self.pace = (length or job.recipe.iterations) / job.recipe.iterations
@@ -111,57 +152,79 @@ class Tuner:
         self.space = space_of(job.method, self.defaults, fixed)
         if not self.space:
             raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")
-        self.fixed = {name: self.defaults[name] for name in fixed}
+        self.fixed = {name: value for name, value in of_recipe.items() if name not in self.space}
+        self.fixed |= {name: self.defaults[name] for name in fixed}
         if length is not None:
-            self.fixed[f"{RECIPE}iterations"] = length
-        self.facts = self._facts()
+            self.fixed[ITERATIONS] = length
+        self.facts = json.loads(json.dumps(self._facts()))
         self.trials: list[Trial] = []
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
+        if count < 1:
+            raise OpenDGError(f"--trials {count} is out of range: give 1 or more.")
         self.runs = count * len(self.folds)
-        self._begin()
-        with held(self.folder, f"Another process is tuning in {str(self.folder)!r}: choose another --out."):
-            self.trials = Search.open(self.folder).trials
+        busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
+        made = lacking(self.folder)
+        make_folder(self.folder)
+        with held(self.folder, busy), or_nothing(self.folder, made):
+            self._begin()
             progress = Progress(report, count * len(self.folds), self.job.recipe.iterations)
             for number in range(count):
                 progress.next(number * len(self.folds))
                 if number >= len(self.trials):
                     self._add(self._trial(number, self._propose(number, count), progress))
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)
+            clear_runs(self.folder)
         search = Search(self.folder, self.facts, self.trials)
         self._write_best(search)
         return search
+
+    @property
+    def caution(self) -> str | None:
+        """What to know before such a search, in a sentence."""
+        if self.pace == 1 or self.job.weights != "none":
+            return None
+        return (
+            f"--for trains at {times(self.pace)} the learning rate, which a network from scratch seldom bears: better "
+            "leave it out."
+        )
 
     def _facts(self) -> dict[str, Any]:
         """What a search is. One that goes on must be the same one."""
         protocol = self.job.protocol
         return {
             "format": FORMAT, "method": self.job.method, "dataset": protocol.dataset, "targets": protocol.targets,
-            "sources": protocol.sources, "known": protocol.known, "folds": [fold.to_json() for fold in self.folds],
-            "backbone": self.job.backbone, "weights": self.job.weights, "seed": self.job.seed, "score": self.score,
-            "sampler": self.sampler, "defaults": self.defaults, "fixed": self.fixed,
+            "sources": protocol.sources, "known": protocol.known, "backbone": self.job.backbone,
+            "weights": self.job.weights, "seed": self.job.seed, "score": self.score, "sampler": self.sampler,
+            "defaults": self.defaults, "fixed": self.fixed, "pace": self.pace,
             "space": {name: asdict(values) for name, values in self.space.items()},
+            "folds": [fold.to_json() for fold in self.folds],
         }  # fmt: skip
 
+    def check(self) -> None:
+        """See that the search in the folder is this one, where one has results there."""
+        if not has_results(self.folder):
+            return
+        there = Search.open(self.folder).facts
+        if found := difference(there, self.facts, self.facts):
+            name, theirs, ours = found
+            raise OpenDGError(
+                f"{str(self.folder)!r} holds another search ({name}: {theirs} there, {ours} here): choose another "
+                "--out, or ask for the same search to go on with it."
+            )
+
     def _begin(self) -> None:
-        """Make the folder, or see that the search in it is this one."""
-        self.facts = json.loads(json.dumps(self.facts))
-        if not (self.folder / "tune.json").exists():
+        """Take the folder, or go on with the search in it."""
+        if not has_results(self.folder):
             from opendg.training.origin import origin
             from opendg.training.train import make_fabric
 
             for name in ("records", "runs"):
                 make_folder(self.folder / name)
             write_json(self.folder / "tune.json", self.facts | {"origin": origin(make_fabric(self.device).device)})
-        there = Search.open(self.folder).facts
-        for key, value in self.facts.items():
-            if there.get(key) != value:
-                raise OpenDGError(
-                    f"{str(self.folder)!r} holds another search (its {key} differs): choose another --out, or ask for "
-                    "the same search to go on with it."
-                )
-        self.facts = there
+        self.check()
+        there = Search.open(self.folder)
+        self.facts, self.trials = there.facts, there.trials
 
     def _propose(self, number: int, count: int) -> dict[str, Any]:
         """The settings of a trial: from the list, or from what Optuna learnt of the trials so far."""
@@ -175,9 +238,14 @@ class Tuner:
         try:
             records = dict(self._folds(number, values, progress))
         except OpenDGError as error:
-            if number == 0:
-                raise
-            return Trial(number, values, {}, str(error))
+            if number > 0:
+                return Trial(number, values, {}, str(error), self.pace)
+            if self.pace > 1 and "no longer finite" in str(error):
+                raise OpenDGError(
+                    f"At {times(self.pace)} the learning rate the defaults do not train: give more --iterations, a "
+                    "smaller --for, or leave --for out."
+                ) from error
+            raise
         scores = set.intersection(*(set(record["scores"]) for record in records.values()))
         if self.score not in scores:
             raise OpenDGError(
@@ -188,7 +256,7 @@ class Tuner:
             score: {fold.held: records[fold.held]["scores"][score]["oscr"] for fold in self.folds}
             for score in sorted(scores)
         }
-        return Trial(number, values, oscr)
+        return Trial(number, values, oscr, pace=self.pace)
 
     def _folds(self, number: int, values: dict[str, Any], progress: Progress) -> Iterator[tuple[str, dict[str, Any]]]:
         """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
@@ -202,7 +270,7 @@ class Tuner:
                 todo.append(partial(start, report=progress.of(position), out=path, **asked))
         for run in side_by_side(todo, self.lanes, self.device):
             fold = next(fold for fold in self.folds if self._run(number, fold) == run.path)
-            found = measure(run, self.score, self.device)
+            found = measure(run, self.score, self.device) | {"pace": self.pace}  # why its rate is not the trial's
             write_json(self._record(number, fold), found)
             shutil.rmtree(run.path)
             yield fold.held, found
@@ -212,7 +280,10 @@ class Tuner:
         path = self._record(number, fold)
         if not path.exists():
             return None
-        record: dict[str, Any] = json.loads(path.read_text())
+        try:
+            record: dict[str, Any] = json.loads(path.read_text())
+        except ValueError:  # cut short: as if it were not there
+            return None
         recipe = Recipe(**{f.name: asked[f.name] for f in fields(Recipe)}).to_json()
         meant = {"recipe": recipe, "settings": settings(make_method(self.job.method, asked["chosen"]))}
         same = all(record[key] == value for key, value in json.loads(json.dumps(meant)).items())
@@ -248,7 +319,7 @@ class Tuner:
         notes = [
             f"Trial {best.number} of {len(search.trials)}: mean OSCR ({self.score}) {best.value(self.score):.4f} on "
             f"{protocol.dataset} after {self.job.recipe.iterations} iterations"
-            f"{f' at {self.pace:g} times the learning rate' if self.pace > 1 else ''},",
+            f"{f' at {times(self.pace)} the learning rate' if self.pace > 1 else ''},",
             f"held out in turn: {held}.",
             f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
         ]

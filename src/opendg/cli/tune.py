@@ -11,18 +11,28 @@ import typer
 
 from opendg.cli.evaluate import percent
 from opendg.cli.show import Progress, say, table
-from opendg.cli.train import names, settings
+from opendg.cli.words import names, refuse_all_but, settings
 from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     from opendg.bench.combine import Place
     from opendg.bench.search import Search
+    from opendg.bench.tune import Tuner
 
 Text = str | None
+COMBINED = ("what", "combine", "score", "out", "json_")  # what --combine heeds
+AS_ASKED = {  # what of a search a run with its settings is asked for again, and what it is unasked
+    "root": None, "sources": None, "known": None, "unknown": None, "split_seed": 0, "backbone": None, "weights": None,
+    "on_bad_image": "error",
+}  # fmt: skip
 
 
 def command(
-    what: Annotated[list[str], typer.Argument(metavar="METHOD", help="A method; with --combine: folders of searches.")],
+    context: typer.Context,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="METHOD", help="A method; with --combine: searches, or the folder that holds them."),
+    ] = None,
     data: Annotated[
         Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
     ] = None,
@@ -85,46 +95,62 @@ def command(
     Example: opendg tune medic --data pacs --root data --target sketch
     """
     if combine:
-        _combined(what, out or Path(what[0]).parent / "best.toml", score, json_)
+        refuse_all_but(context, COMBINED, "searches are combined as they were asked for")
+        _combined(_found(what or []), out, score, json_)
         return
-    if len(what) != 1 or not data or not (target or each_target):
+    if not what or len(what) > 1 or not data or not (target or each_target):
         raise OpenDGError(
             "One method, --data and --target are needed: try `opendg tune medic --data glyphs --target street`."
         )
+    if target and each_target:
+        raise OpenDGError("Give --target or --each-target, not both.")
     asked: dict[str, Any] = {
         "root": root, "sources": names(sources), "known": int(known) if known and known.isdecimal() else names(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
-        "trials": trials, "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
+        "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
         "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
         "average": average, "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
         "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip
     if each_target:
-        _each(what[0], data, each_target, out, json_, asked)
+        _each(what[0], data, each_target, trials, out, json_, asked)
     else:
-        search = _search(what[0], data, str(target), out, json_, asked)
+        from opendg.bench.tune import prepare
+
+        (search,) = _searches([prepare(what[0], data, str(target), out=out, **asked)], trials, json_)
         _show(search, data, asked, json_)
 
 
-def _search(method: str, data: str, target: str, out: Path | None, quiet: bool, asked: dict[str, Any]) -> Search:
-    from opendg.bench.tune import tune
+def _searches(tuners: list[Tuner], trials: int, quiet: bool) -> list[Search]:
+    if caution := tuners[0].caution:
+        typer.echo(caution, err=True)
+    found = []
+    for tuner in tuners:
+        unseen = ",".join(tuner.job.protocol.targets)
+        with Progress(f"tune {tuner.job.method}, target {unseen} unseen", quiet=quiet) as progress:
+            found.append(tuner.run(trials, progress))
+    return found
 
-    with Progress(f"tune {method}, target {target} unseen", quiet=quiet) as progress:
-        return tune(method, data, target, out=out, report=progress, **asked)
 
-
-def _each(method: str, data: str, each: str, out: Path | None, json_: bool, asked: dict[str, Any]) -> None:
-    from opendg.bench.tune import default_folder
+def _each(method: str, data: str, each: str, trials: int, out: Path | None, json_: bool, asked: dict[str, Any]) -> None:
+    """A search for each target, all checked before the first begins; then the one setting for all of them."""
+    from opendg.bench.combine import check_out
+    from opendg.bench.tune import default_folder, prepare
     from opendg.data.catalog import open_dataset
 
     index = open_dataset(data, asked["root"])
     folder = out or default_folder(index.dataset, method, ["all"]).parent
     targets = list(index.domains) if each == "all" else names(each) or []
-    searches = [_search(method, data, target, folder / target, json_, asked) for target in targets]
-    if not json_:
+    if len(set(targets)) < len(targets):
+        raise OpenDGError(f"--each-target {each} names a target twice: name it once.")
+    check_out(folder / "best.toml")
+    tuners = [prepare(method, data, target, out=folder / target, **asked) for target in targets]
+    searches = _searches(tuners, trials, json_)
+    if not json_ or len(searches) == 1:
         for search in searches:
-            _show(search, data, asked, False)
-    _combined([str(search.folder) for search in searches], folder / "best.toml", asked["score"], json_)
+            _show(search, data, asked, json_)
+    if len(searches) > 1:
+        _combined(searches, folder / "best.toml", asked["score"], json_)
 
 
 def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None:
@@ -133,7 +159,8 @@ def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None
     best, config = search.best(score), search.folder / "best.toml"
     if json_:
         say({"config": str(config), "best": best.number, "score": score, "folder": str(search.folder),
-             "oscr": best.value(score), "values": facts["fixed"] | best.values}, "", True)  # fmt: skip
+             "oscr": best.value(score), "pace": best.pace, "values": facts["fixed"] | best.values},
+            "", True)  # fmt: skip
         return
     held = [fold["held"] for fold in facts["folds"]]
     rows = [
@@ -144,22 +171,39 @@ def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None
     out = "; ".join(f"{fold['held']} ({', '.join(fold['unknown'])} unknown)" for fold in facts["folds"])
     note = (
         f"OSCR of {score} in percent, on source domains held out in turn: {out}.\nThe target "
-        f"{', '.join(facts['targets'])} was not opened. Trial 0 has the defaults."
+        f"{', '.join(facts['targets'])} was not opened. Trial 0 has the defaults.{_hurried(search)}"
     )
     title = f"{facts['method']} on {facts['dataset']}"
     table(title, ["trial", *_names(best.values), *held, "mean"], rows, note)
     typer.echo(f"Best: trial {best.number}, written to {config}")
     words = ["opendg", "train", "--config", str(config), "--data", data, "--target", ",".join(facts["targets"])]
-    for name in ("root", "sources", "known", "unknown", "backbone", "weights"):
-        if (value := asked[name]) is not None:
-            words += [f"--{name}", ",".join(value) if isinstance(value, list) else str(value)]
+    for name, unasked in AS_ASKED.items():
+        if (value := asked[name]) != unasked:
+            words += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, list) else str(value)]
     typer.echo(f"Next: {shlex.join(words)}")
 
 
-def _combined(folders: list[str], out: Path, score: str | None, json_: bool) -> None:
-    from opendg.bench.combine import NOTE, combine
+def _hurried(search: Search) -> str:
+    """What the table adds where trials were runs in fast motion."""
+    from opendg.bench.search import times
 
-    places = combine(folders, out, score)
+    pace = search.facts["pace"]
+    return f"\nAll were trained at {times(pace)} these learning rates (--for)." if pace > 1 else ""
+
+
+def _found(folders: list[str]) -> list[Search]:
+    from opendg.bench.combine import find_searches
+
+    if not folders:
+        raise OpenDGError("--combine needs folders of searches: try `opendg tune --combine runs/tune/pacs-medic`.")
+    return find_searches(folders)
+
+
+def _combined(searches: list[Search], out: Path | None, score: str | None, json_: bool) -> None:
+    from opendg.bench.combine import NOTE, beside, combine
+
+    out = out or beside(searches)
+    places = combine(searches, out, score)
     best = places[0]
     if json_:
         listed = [{"trial": p.trial.number, "mean_rank": p.mean_rank, "mean_oscr": _oscr(p)} for p in places]
@@ -168,7 +212,9 @@ def _combined(folders: list[str], out: Path, score: str | None, json_: bool) -> 
         return
     targets = list(best.ranks)
     columns = ["trial", *_names(best.trial.values), *(f"rank {name}" for name in targets), "mean rank", "mean OSCR"]
-    table("One setting for all targets", columns, [_row(place, targets) for place in places], NOTE)
+    table(
+        "One setting for all targets", columns, [_row(place, targets) for place in places], NOTE + _hurried(searches[0])
+    )
     typer.echo(f"Best: trial {best.trial.number}, written to {out}")
 
 
