@@ -113,3 +113,19 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     by_name["medic-wood"]["origin"]["starting_weights"] = None  # a record from before it was kept
     name_variants(entries)
     assert by_name["medic-wood"]["variant"] == "from=not recorded"
+
+
+def test_trials_of_a_search_are_shown_only_where_its_folder_is_given(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "erm-ink", tmp_path / "runs" / "erm-ink")
+    for target in ("ink", "wood"):
+        search = tmp_path / "tune" / target
+        (search / "records").mkdir(parents=True)
+        (search / "tune.json").write_text("{}")
+        shutil.copy(runs / f"erm-{target}" / "evaluation-selected.json", search / "records" / "000.json")
+    found, left_out = find_records([tmp_path])
+    assert [each.entry["name"] for each in found] == ["runs/erm-ink"]
+    assert left_out == ["2 searches for settings are left out: give the folder of one to see its trials."]
+    assert names([tmp_path / "tune" / "wood"]) == ["records/000"]
+    assert names([tmp_path / "tune" / "wood" / "records"]) == ["000"]
+    with pytest.raises(OpenDGError, match="No record was found .2 searches"):
+        find_records([tmp_path / "tune"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from opendg.errors import OpenDGError
 
 NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
           "weights", "selection", "acc", "scores")  # fmt: skip
+SEARCH = "tune.json"  # in the folder of a search for settings: what lies there are trials, and no results
 
 
 class Tested(NamedTuple):
@@ -94,15 +96,26 @@ class Result:
 
 
 def load_records(folder: Path) -> list[Result]:
-    """All records under a folder, by path."""
+    """All records under a folder, by path. Those of a search are left out, unless it is the search that is given."""
     if not folder.is_dir():
         raise OpenDGError(
             f"There is no folder of records {str(folder)!r}: give one that holds evaluation-*.json files."
         )
-    found = [result for path in sorted(folder.rglob("*.json")) if (result := _read(path)) is not None]
+    found = [result for path in sorted(_files(folder)) if (result := _read(path)) is not None]
     if not found:
-        raise OpenDGError(f"{str(folder)!r} holds no records: files that `opendg evaluate` writes were expected.")
+        raise OpenDGError(
+            f"{str(folder)!r} holds no records: files that `opendg evaluate` writes were expected. The trials of a "
+            "search (`opendg tune`) are no results: give the folder of one to see them."
+        )
     return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        if SEARCH in files and Path(place) != folder:
+            folders.clear()
+        else:
+            yield from (Path(place, name) for name in files if name.endswith(".json"))
 
 
 def read_records(paths: Iterable[Path]) -> list[Result]:

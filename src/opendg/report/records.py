@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opendg.bench.records import SEARCH
 from opendg.errors import OpenDGError
 from opendg.evaluation.thresholds import RULES
 
@@ -51,7 +52,7 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
                 found += _read(file, _name(file, path))
             except OpenDGError as error:
                 left_out.append(str(error))
-        left_out += _not_evaluated(path)
+        left_out += _not_evaluated(path) + _searches(path)
     found.sort(key=lambda each: each.predictions is None)
     once = {each.content: each for each in reversed(found)}
     if not once:
@@ -66,9 +67,12 @@ def _order(found: Found) -> tuple[Any, ...]:
 
 
 def _files(path: Path) -> Iterator[Path]:
+    """JSON files; of a search for settings its facts alone, unless it is given itself: its trials are no results."""
     if path.is_file():
         yield path
     for folder, folders, files in os.walk(path):
+        if SEARCH in files and Path(folder) != path:
+            folders[:], files[:] = [], [SEARCH]
         folders[:] = sorted(name for name in folders if name != "checkpoints" and not name.startswith("."))
         yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json"))
 
@@ -80,6 +84,12 @@ def _not_evaluated(path: Path) -> list[str]:
         for run in runs
         if not any(run.glob("evaluation-*.json"))
     ]
+
+
+def _searches(path: Path) -> list[str]:
+    found = [file for file in _files(path) if file.name == SEARCH and file.parent != path]
+    some = "1 search for settings is" if len(found) == 1 else f"{len(found)} searches for settings are"
+    return [f"{some} left out: give the folder of one to see its trials."] * bool(found)
 
 
 def _read(file: Path, name: str) -> list[Found]:
