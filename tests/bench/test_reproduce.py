@@ -254,6 +254,43 @@ def test_another_backbone_than_the_plans_is_in_the_title(finished: Finished) -> 
     assert titled(replace(plan, backbone="resnet50.tv_in1k"), results).title == "Signs - here with convnet"
 
 
+@pytest.mark.parametrize(
+    ("plan", "unknown", "said"),
+    [
+        ("pacs-resnet18", ("person",), ""),
+        ("pacs-resnet18", ("dog",), ""),
+        ("pacs-resnet18", ("dog", "person"), "5 known and 2 unknown"),
+        ("closed-pacs", ("person",), "resnet18, 6 known and 1 unknown"),
+        ("rotating-unknown", ("horse",), ""),
+        ("openness-pacs", ("dog", "elephant", "giraffe", "guitar", "horse", "house"), "1 known and 6 unknown"),
+    ],
+)
+def test_another_division_than_the_plans_is_in_the_title(plan: str, unknown: tuple[str, ...], said: str) -> None:
+    chosen = load_plan(plan)
+    expected = f"{chosen.title} - here with {said}" if said else chosen.title
+    assert titled(chosen, [result("erm", unknown=unknown)]).title == expected
+
+
+@pytest.mark.parametrize(
+    ("division", "said"),
+    [
+        ('known = ["dog", "horse"]', "6 known and 1 unknown"),
+        ('unknown = ["dog"]', ""),
+        ('unknown = ["dog", "horse"]', "6 known and 1 unknown"),
+        ("", ""),  # as the catalogue has it
+        ("divisions = [{ known = 3 }, { known = 6 }]", ""),
+    ],
+)
+def test_a_division_may_be_given_in_several_ways(division: str, said: str) -> None:
+    plan = parse_plan("mine", f'title = "T"\ndata = "pacs"\n{division}\nmethods = [{{ method = "erm" }}]')
+    assert titled(plan, [result("erm")]).title == (f"T - here with {said}" if said else "T")
+
+
+def test_a_division_that_the_data_alone_would_say_is_not_in_the_title() -> None:
+    plan = parse_plan("mine", 'title = "T"\ndata = "data/signs"\nmethods = [{ method = "erm" }]')
+    assert titled(plan, [of("signs")]).title == "T"
+
+
 @pytest.mark.slow
 def test_a_table_that_lacks_runs_says_so_and_ends_with_1(tmp_path: Path) -> None:
     """One of the target's images is broken: the run that is tested on it fails, the others do not."""

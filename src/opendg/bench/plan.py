@@ -36,6 +36,8 @@ from typing import Any
 from opendg.bench.cells import Cell, absolute, run_name
 from opendg.bench.check import check_plan
 from opendg.bench.names import names_of
+from opendg.bench.records import Tested
+from opendg.data.entries import DATASETS
 from opendg.errors import OpenDGError, unknown_name
 from opendg.training.config import Config
 from opendg.training.job import Job, make_job
@@ -116,6 +118,17 @@ class Plan:
                     for settings in entry.variants()
                 ]  # fmt: skip
         return cells
+
+    def divides(self, tested: Tested) -> bool:
+        """Whether one of its divisions has as many known and unknown classes, as far as plan and catalogue say that."""
+        entry = DATASETS.get(tested.dataset)
+        usual = {"known": entry.known} if entry and self.protocol == "shared" else {}
+        counts = {"known": tested.known, "unknown": len(tested.unknown)}
+        for division in self._divisions():
+            said = {name: value for name, value in division.items() if value is not None} or usual
+            if all(counts[name] == (value if isinstance(value, int) else len(value)) for name, value in said.items()):
+                return True
+        return False
 
     def _divisions(self) -> tuple[Division, ...]:
         return self.divisions or ({"known": self.known, "unknown": self.unknown},)

@@ -187,11 +187,13 @@ def check_dataset(plan: Plan, results: Sequence[Result]) -> None:
 
 
 def titled(plan: Plan, results: Sequence[Result]) -> Plan:
-    """The plan; where no record is of its backbone, the title says which it is."""
-    found = sorted({result.architecture for result in results})
-    if plan.backbone is None or plan.backbone.split(".")[0] in found:
-        return plan
-    return replace(plan, title=f"{plan.title} - here with {', '.join(found)}")
+    """The plan; where no record is of its backbone, or none of its division, the title says which they are."""
+    here, found = [], [result.tested for result in results]
+    if plan.backbone and plan.backbone.split(".")[0] not in (seen := {result.architecture for result in results}):
+        here += sorted(seen)
+    if not any(map(plan.divides, found)):
+        here += sorted({f"{one.known} known and {len(one.unknown)} unknown" for one in found})
+    return replace(plan, title=f"{plan.title} - here with {', '.join(here)}") if here else plan
 
 
 def check_writable(folder: Path) -> None:
