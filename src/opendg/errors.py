@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FEW = 6  # choices that are all listed beside the nearest
+
 
 class OpenDGError(Exception):
     """Something the user can put right. The command line prints its sentence and exits with 2."""
@@ -17,11 +19,13 @@ def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
 
 
 def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") -> OpenDGError:
-    """The error for a name that is not in a list: near matches first, else (part of) the list itself."""
+    """The error for a name that is not in a list: near matches first, with a short list; else the list."""
     choices = list(choices)
     matches = near(name, choices)
     if matches:
         hint = f"did you mean {' or '.join(repr(match) for match in matches)}?"
+        if len(matches) < len(choices) <= FEW:  # what is near in spelling may be far from what was meant
+            hint += f" Choose {', '.join(choices[:-1])} or {choices[-1]}."
     else:
         shown = ", ".join(choices[:12]) + (" ..." if len(choices) > 12 else "")
         hint = f"expected one of: {shown}." if choices else "there are none."

@@ -110,5 +110,6 @@ def test_cosine_falls_to_nothing_and_constant_stays() -> None:
 def test_unknown_names_are_refused_with_near_ones() -> None:
     with pytest.raises(OpenDGError, match="no optimiser 'adamm': did you mean 'adam' or 'adamw'"):
         make_optimizer("adamm", drawn(0), 0.0, {})
-    with pytest.raises(OpenDGError, match="no schedule 'cosin': did you mean 'cosine'"):
+    few = r"no schedule 'cosin': did you mean 'cosine'\? Choose step, cosine or constant\.$"
+    with pytest.raises(OpenDGError, match=few):
         schedule("cosin")
