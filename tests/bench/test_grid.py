@@ -229,8 +229,22 @@ def test_a_runner_ends_with_1_when_a_run_failed(tree: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
     assert set(json.loads(result.stdout)["states"].values()) == {"failed"}
-    shown = CliRunner().invoke(app, ["bench", "status", str(tmp_path / "runs")])
-    assert shown.output.count("try a smaller --lr") == 2
+    for named in ([str(tmp_path / "runs")], ["--runs", str(tmp_path / "runs")]):
+        shown = CliRunner().invoke(app, ["bench", "status", *named])
+        assert shown.output.count("try a smaller --lr") == 2
+
+
+def test_a_folder_of_runs_is_named_once(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["bench", "status", str(tmp_path / "a"), "--runs", str(tmp_path / "b")]).exception
+    assert isinstance(said, OpenDGError)
+    assert "Give RUNS or --runs, not both" in str(said)
+
+
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--dry-run"], ["--runs", "here"], ["--config", "a.toml"]])
+def test_what_is_run_is_not_asked_for_beside_records(words: list[str], tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["reproduce", "pacs-resnet18", "--records", str(tmp_path), *words]).exception
+    assert isinstance(said, OpenDGError)
+    assert f"{words[0]} would be without effect: with --records nothing is run" in str(said)
 
 
 @pytest.mark.parametrize("on", ["here", "ray"])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.show import Progress, say, table
+from opendg.cli.words import names, numbers
+from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     from opendg.bench.grid import Progress as GridProgress
@@ -64,7 +66,7 @@ def run(
         from opendg.bench.reproduce import forecast, run_plan, site_of
 
         asked = load_plan(plan).override(
-            seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights, backbone=backbone,
+            seeds=numbers(seeds), methods=names(methods), targets=names(targets), weights=weights, backbone=backbone,
             iterations=iterations, configs=read_configs(config),
         )  # fmt: skip
         if dry_run:
@@ -79,16 +81,21 @@ def run(
 
 @app.command("status")
 def status(
-    runs: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = RUNS, json_: Json = False
+    folder: Annotated[Path | None, typer.Argument(metavar="RUNS", help="The folder, as with --runs.")] = None,
+    runs: Annotated[Path | None, typer.Option(help=f"The folder that holds the runs; default: {RUNS}.")] = None,
+    json_: Json = False,
 ) -> None:
     """Say what is done, running, failed and left, and how long it will take.
 
-    Example: opendg bench status runs/bench
+    Example: opendg bench status --runs runs/bench
     """
     from opendg.bench.estimate import in_words
     from opendg.bench.status import status as look
 
-    found = look(runs)
+    if folder and runs:
+        raise OpenDGError("Give RUNS or --runs, not both.")
+    place = folder or runs or RUNS
+    found = look(place)
     if json_:
         say(
             [{"plan": one.plan, "seconds": one.seconds, "runs": [asdict(r) for r in one.runs]} for one in found],
@@ -103,7 +110,7 @@ def status(
         ]
         for one in found
     ]  # fmt: skip
-    table(f"Runs in {runs}", ["plan", "runs", "done", "running", "failed", "left", "time left"], rows)
+    table(f"Runs in {place}", ["plan", "runs", "done", "running", "failed", "left", "time left"], rows)
     for run_status in (r for one in found for r in one.runs):
         if run_status.state == "running":
             typer.echo(f"running  {run_status.name}: {run_status.steps}/{run_status.iterations}")
@@ -145,21 +152,6 @@ def tables(
         raise typer.Exit(1 if found else 0)
     written = [str(path) for page in pages_of(folder) for path in remake(page)]
     say(written, f"Written: {', '.join(written) or 'nothing'}", json_)
-
-
-def words(text: str | None) -> tuple[str, ...] | None:
-    """Names joined by commas."""
-    return tuple(word.strip() for word in text.split(",")) if text else None
-
-
-def numbers(text: str | None) -> list[int] | None:
-    """Whole numbers joined by commas."""
-    from opendg.errors import OpenDGError
-
-    try:
-        return [int(word) for word in text.split(",")] if text else None
-    except ValueError as error:
-        raise OpenDGError(f"--seeds {text} is not a list of whole numbers: try --seeds 0,1,2.") from error
 
 
 def read_configs(paths: list[Path] | None) -> list[Config]:
@@ -205,7 +197,7 @@ def finish(states: dict[str, str], runs: Path, as_json: bool) -> None:
     failed = [name for name, state in states.items() if state == "failed"]
     text = f"{len(states) - len(failed)} of {len(states)} runs are done, in {runs}."
     if failed:
-        text += f" {len(failed)} failed: see `opendg bench status {runs}`, then try --retry-failed."
+        text += f" {len(failed)} failed: see `opendg bench status --runs {runs}`, then try --retry-failed."
     say({"runs": str(runs), "states": states}, text, as_json)
     if failed:
         raise typer.Exit(1)

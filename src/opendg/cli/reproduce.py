@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opendg.cli import bench
-from opendg.cli.bench import RUNS, Bar, numbers, ready, show_forecast, words
+from opendg.cli.bench import RUNS, Bar, ready, show_forecast
 from opendg.cli.show import say
+from opendg.cli.words import names, numbers, refuse_all_but
 
 if TYPE_CHECKING:
     from opendg.bench.reproduce import Product
 
 
+# What is heeded where a table is made of records.
+OF_RECORDS = ("name", "records", "root", "out", "plan", "take", "score", "note", "quick", "device", "json_")
+
+
 def command(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A table or figure (see `opendg bench plans`) or a TOML plan.")],
     root: bench.Root = None, weights: bench.Weights = None, seeds: bench.Seeds = None, methods: bench.Methods = None,
     targets: bench.Targets = None, backbone: bench.Backbone = None, iterations: bench.Iterations = None,
@@ -49,11 +55,10 @@ def command(
         from opendg.bench.made import about_configs, make_into
         from opendg.bench.records import load_records
 
-        part = {"seeds": seeds, "methods": methods, "targets": targets, "backbone": backbone, "iterations": iterations}
         if records is not None:
-            not_of_records(part | {"config": config, "weights": weights})
+            refuse_all_but(context, OF_RECORDS, "with --records nothing is run, and a table is of all in the folder")
         asked = reproduce.asked_for(
-            name, plan, quick, seeds=numbers(seeds), methods=words(methods), targets=words(targets), weights=weights,
+            name, plan, quick, seeds=numbers(seeds), methods=names(methods), targets=names(targets), weights=weights,
             backbone=backbone, iterations=iterations, configs=bench.read_configs(config), score=score,
         )  # fmt: skip
         notes, failed = [*(note or []), *about_configs(config or [])], False
@@ -79,19 +84,8 @@ def command(
         )  # fmt: skip
     show(made, json_)
     if failed:
-        typer.echo(f"Some runs failed: see `opendg bench status {runs}`, then try --retry-failed.", err=True)
+        typer.echo(f"Some runs failed: see `opendg bench status --runs {runs}`, then try --retry-failed.", err=True)
         raise typer.Exit(1)
-
-
-def not_of_records(options: dict[str, Any]) -> None:
-    """Refuse options that say what is run, where nothing is run: a table is of all records in its folder."""
-    from opendg.errors import OpenDGError
-
-    given = [f"--{name}" for name, value in options.items() if value]
-    if given:
-        raise OpenDGError(
-            f"{' and '.join(given)} would be without effect: with --records, a table is of all records in the folder."
-        )
 
 
 def show(made: Product, as_json: bool) -> None:
