@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,10 +29,10 @@ def describe(
     """
     rules = [rule for rule in RULES if rule.key in metrics]
     threshold = "; ".join(f"{NAMES[rule.key]} is {rule.name}, {rule.idea}; it saw {rule.saw}" for rule in rules)
-    selections = _by_row({label: found[0].record["selection"] for label, found in rows.items()})
+    selections = _by_row({label: _selection(found[0]) for label, found in rows.items()})
     facts = {
         "protocol": " ".join(_each(results, "protocol")),
-        "selection": "; ".join(sorted({str(result.record["selection"]) for result in results})),
+        "selection": "; ".join(sorted(set(map(_selection, results)))),
         "threshold": " ".join(f"{NAMES[rule.key]}={rule.name}" for rule in rules) or "none",
         "seeds": " ".join(map(str, sorted({result.seed for result in results}))),
         "commit": " ".join(_each(results, "commit")),
@@ -110,7 +111,7 @@ def unusual(record: Mapping[str, Any]) -> str:
     """The settings in which a record differs from its method's defaults."""
     usual = settings(make_method(record["method"])) if record["method"] in METHODS else {}
     usual = json.loads(json.dumps(usual))  # as a record has them: lists for tuples
-    return ", ".join(f"{key}={value}" for key, value in record["settings"].items() if usual.get(key) != value)
+    return ", ".join(f"{key}={short(value)}" for key, value in record["settings"].items() if usual.get(key) != value)
 
 
 def differing(result: Result, others: Sequence[Result]) -> str:
@@ -118,8 +119,11 @@ def differing(result: Result, others: Sequence[Result]) -> str:
     found = []
     for name in ("settings", "recipe"):
         mine = result.record[name]
-        keys = [key for key in mine if any(other.record[name].get(key) != mine[key] for other in others)]
-        found += [f"{key}={mine[key]}" for key in keys]
+        for key, value in mine.items():
+            theirs = [other.record[name].get(key) for other in others]
+            unlike = [short(one) for one in theirs if one != value]
+            if unlike:
+                found.append(f"{key}={value if short(value) in unlike else short(value)}")
     if any(other.record["backbone"] != result.record["backbone"] for other in others):
         found.append(str(result.record["backbone"]))
     if any(other.start != result.start for other in others):
@@ -129,14 +133,28 @@ def differing(result: Result, others: Sequence[Result]) -> str:
     return ", ".join(found)
 
 
+def short(value: Any) -> str:
+    """A number with six digits at most; all else as it is."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _selection(result: Result) -> str:
+    """The selection rule, the numbers in it made short."""
+    return re.sub(r"\d+\.\d+", lambda number: short(float(number[0])), str(result.record["selection"]))
+
+
 def _by_row(said: Mapping[str, str]) -> str:
-    """One text for all rows, or the most frequent one and the rows that say otherwise."""
-    texts = list(said.values())
-    if not texts:
-        return "none"
-    usual = max(dict.fromkeys(texts), key=texts.count)
-    others = [f"{label}: {text}" for label, text in said.items() if text != usual]
-    return "; ".join([usual, *others])
+    """One text for all rows, or the texts with their rows; the most frequent one comes last, for all others."""
+    rows: dict[str, list[str]] = {}
+    for label, text in said.items():
+        rows.setdefault(text, []).append(label)
+    if len(rows) < 2:
+        return "".join(rows) or "none"
+    usual = max(rows, key=lambda text: len(rows[text]))
+    if len(rows[usual]) > 1:
+        del rows[usual]
+        rows[usual] = ["all others"]
+    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in rows.items())
 
 
 def _each(results: Sequence[Result], name: str) -> list[str]:
