@@ -173,9 +173,33 @@ def test_the_header_says_what_the_numbers_saw() -> None:
 def test_rows_of_other_recipes_seeds_and_settings_are_named() -> None:
     found = [result("erm", seed=0), result("erm", seed=1), result("medic", seed=0, chosen={"alpha": 0.2}, iterations=9)]
     text = " ".join(make_table("x", found, scores=("cls",)).header)
-    assert "Seeds: 0, 1; MEDIC: 0" in text
+    assert "Seeds: ERM: 0, 1; MEDIC: 0." in text
     assert "MEDIC: 9 iterations" in text
     assert "MEDIC: alpha=0.2" in text
+
+
+def test_each_recipe_of_a_header_has_its_rows() -> None:
+    methods = ("erm", "medic", "mldg", "mixstyle", "rsc")
+    most = [result(method, iterations=n) for method, n in zip(methods, (9, 7, 9, 9, 7), strict=True)]
+    (line,) = [line for line in make_table("x", most, scores=("cls",)).header if "Recipe" in line]
+    assert re.search("Recipe: MEDIC, RSC: 7 iterations, [^;]*; all others: 9 iterations, [^;]*$", line)
+    each = [result(method, iterations=n) for method, n in zip(methods[:3], (9, 7, 8), strict=True)]
+    (line,) = [line for line in make_table("x", each, scores=("cls",)).header if "Recipe" in line]
+    assert re.search("Recipe: ERM: 9 iterations[^;]*; MEDIC: 7 iterations[^;]*; MLDG: 8 iterations[^;]*$", line)
+
+
+def test_numbers_in_headers_and_names_are_short() -> None:
+    decay, alphas = 0.9980014995000627, (1 / 3, 1 / 3 + 1e-9, 0.1 + 0.2)
+    found = [result("medic", weights="averaged", average=decay, chosen={"alpha": alpha}) for alpha in alphas]
+    for one in found:
+        one.record["selection"] = f"averaged weights (decay {decay})"
+    table = make_table("x", found, scores=("cls",))
+    names = [row.label for row in table.rows]
+    assert names == [f"MEDIC-cls (alpha={told})" for told in (alphas[0], alphas[1], "0.3")], "still told apart"
+    text = " ".join(table.header)
+    assert "Selection: averaged weights (decay 0.998001)." in text
+    assert table.facts["selection"] == "averaged weights (decay 0.998001)"
+    assert "MEDIC (alpha=0.3): alpha=0.3" in text
 
 
 def test_rows_of_one_name_are_told_apart() -> None:
@@ -193,7 +217,8 @@ def test_runs_from_other_weights_are_other_rows_and_named() -> None:
         "ERM-cls (from weights not recorded)": [3], "MEDIC-cls": [0],
     }  # fmt: skip
     (line,) = [line for line in table.header if line.startswith("Backbone")]
-    assert "resnet18.tv_in1k, from weights aaaa; ERM (from weights bbbb): resnet18.tv_in1k, from weights bbbb" in line
+    assert "Backbone: ERM (from weights bbbb): resnet18.tv_in1k, from weights bbbb; " in line
+    assert "; all others: resnet18.tv_in1k, from weights aaaa. " in line
     new = make_table("x", [result("erm", backbone="convnet", start="none")])
     assert "convnet, from scratch" in " ".join(new.header)
 
@@ -309,3 +334,15 @@ def test_what_was_noted_of_the_settings_is_said_once_with_its_rows() -> None:
 def test_a_note_stays_on_its_line() -> None:
     (line,) = [x for x in make_table("x", [result("erm", notes=("a\n- Made with `b`",))]).header if "Made" in x]
     assert line == "Settings of all rows: a - Made with `b`"
+
+
+def test_rows_stand_in_the_order_of_the_plan() -> None:
+    """Also those of one entry, whatever the order of the records."""
+    vary = {"alpha": [0.3, 0.01, 0.1], "beta": [2.0, 1.0]}
+    entries = [Entry("medic", vary=vary), Entry("erm")]
+    wanted = list(entries[0].variants())
+    found = [result("medic", target, chosen=chosen) for target in ("photo", "sketch") for chosen in reversed(wanted)]
+    rows = make_table("x", [result("erm"), *found[1:], found[0]], entries=entries, scores=("cls",)).rows
+    settings = [row.results[0].record["settings"] for row in rows]
+    assert [{key: one[key] for key in vary} for one in settings[:-1]] == wanted
+    assert rows[-1].method == "erm"

@@ -111,9 +111,9 @@ def fitting(reference: Published, result: Result) -> bool:
 def measured_rows(
     results: Sequence[Result], entries: Sequence[Entry], scores: Sequence[str], reference: Published | None
 ) -> list[Row]:
-    """A row for each kind of run and each score that it is to be read with."""
+    """A row for each kind of run and each score that it is to be read with, in the order of the plan."""
     groups: dict[tuple[str, ...], list[Result]] = {}
-    for result in sorted(results, key=lambda r: (entry_number(r, entries), r.target, r.seed)):
+    for result in sorted(results, key=lambda r: (place_in(r, entries), r.target, r.seed)):
         groups.setdefault(result.row, []).append(result)
     rows = []
     for group in groups.values():
@@ -155,17 +155,18 @@ def published_row(reference: Published, result: Result, score: str) -> Published
 
 def entry_of(result: Result, entries: Sequence[Entry]) -> Entry | None:
     """The entry of the plan that a record belongs to: of those whose settings it has, the one with most."""
-    number = entry_number(result, entries)
+    number, _ = place_in(result, entries)
     return entries[number] if number < len(entries) else None
 
 
-def entry_number(result: Result, entries: Sequence[Entry]) -> int:
-    settings, best, most = result.record["settings"], len(entries), -1
+def place_in(result: Result, entries: Sequence[Entry]) -> tuple[int, int]:
+    """The number of a record's entry, and that of its settings among those that the entry varies."""
+    settings, best, most = result.record["settings"], (len(entries), 0), -1
     for number, entry in enumerate(entries):
         if entry.method == result.record["method"]:
-            agree = [variant for variant in entry.variants() if variant.items() <= settings.items()]
-            if agree and len(agree[0]) > most:
-                best, most = number, len(agree[0])
+            for position, variant in enumerate(entry.variants()):
+                if variant.items() <= settings.items() and len(variant) > most:
+                    best, most = (number, position), len(variant)
     return best
 
 
