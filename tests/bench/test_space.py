@@ -1,0 +1,105 @@
+"""What tuning holds out, and what it searches."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opendg.bench.folds import make_folds
+from opendg.bench.space import METHODS as SPACES
+from opendg.bench.space import Choice, Range, candidates, space_of
+from opendg.errors import OpenDGError
+from opendg.methods.registry import METHODS
+from opendg.protocol import Protocol
+
+# Folds
+
+
+def small_protocol(sources: tuple[str, ...], known: tuple[str, ...] = ("bar", "cross", "dot")) -> Protocol:
+    return Protocol("signs", "shared", sources, ("wood",), known, ("ring",), (known,) * len(sources), known)
+
+
+@given(st.integers(2, 6), st.integers(3, 30), st.integers(0, 5))
+def test_folds_hold_out_domains_and_classes(sources: int, classes: int, seed: int) -> None:
+    protocol = small_protocol(tuple(f"d{i}" for i in range(sources)), tuple(f"c{i:02}" for i in range(classes)))
+    folds = make_folds(protocol, None, seed)
+    assert sorted(fold.held for fold in folds) == sorted(protocol.sources)
+    for fold in folds:
+        assert set(fold.sources) == set(protocol.sources) - {fold.held}
+        assert set(fold.known) | set(fold.unknown) == set(protocol.known)
+        assert not set(fold.known) & set(fold.unknown)
+        assert len(fold.unknown) == max(1, classes // 3)
+        assert len(fold.known) >= 2
+    assert len({fold.unknown for fold in folds[:3]}) == min(3, sources)
+    if sources == 3 and classes % 3 == 0:
+        assert sorted(name for fold in folds for name in fold.unknown) == sorted(protocol.known)
+    assert make_folds(protocol, 1, seed) == folds[:1]
+
+
+def test_searches_of_one_fold_hold_out_every_domain_and_class_between_them() -> None:
+    """Else one setting for all targets would rest on how one domain does."""
+    domains, known = ("art", "cartoon", "photo", "sketch"), ("a", "b", "c", "d", "e", "f")
+    folds = []
+    for target in domains:
+        sources = tuple(name for name in domains if name != target)
+        protocol = Protocol("pacs", "shared", sources, (target,), known, ("g",), (known,) * 3, known)
+        folds += make_folds(protocol, 1, 0)
+    assert [fold.held for fold in folds] == ["cartoon", "photo", "sketch", "art"]
+    assert {name for fold in folds for name in fold.unknown} == set(known)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "count", "sentence"),
+    [
+        (small_protocol(("ink",)), None, "there are 1 sources and 3 known classes"),
+        (small_protocol(("ink", "neon"), ("bar", "dot")), None, "there are 2 sources and 2 known classes"),
+        (small_protocol(("ink", "neon")), 3, "--folds 3 is out of range: there are 2 source domains"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(protocol: Protocol, count: int | None, sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        make_folds(protocol, count, 0)
+
+
+# The search space
+
+
+def test_every_setting_that_is_searched_exists_and_its_default_lies_inside() -> None:
+    for method, space in SPACES.items():
+        defaults = {field.name: field.default for field in fields(METHODS[method].Config)}
+        for name, values in space.items():
+            assert name in defaults, f"{method} has no setting {name}"
+            assert values.with_(defaults[name]) == values, f"{method}: {name} {defaults[name]} is not in its range"
+            assert isinstance(defaults[name], float), f"{method}: {name} is searched as a float"
+
+
+@given(st.floats(0, 1), st.floats(1e-4, 10), st.floats(1.01, 1e4), st.booleans())
+def test_ranges_stay_inside(share: float, low: float, factor: float, log: bool) -> None:
+    values = Range(low, low * factor, log)
+    assert values.low <= values.at(share) <= values.high
+    assert values.at(0) == pytest.approx(low, rel=1e-2)
+    assert values.at(1) == pytest.approx(values.high, rel=1e-2)
+
+
+def test_candidates_are_the_defaults_then_spread_points() -> None:
+    defaults = {"recipe.lr": 1e-4, "recipe.schedule": "step", "recipe.average": 0.0, "settings.alpha": 0.01}
+    space = space_of("medic++", defaults)
+    listed = candidates(space, defaults, 9, seed=0)
+    assert listed[0] == defaults
+    assert candidates(space, defaults, 4, seed=0) == listed[:4]
+    assert candidates(space, defaults, 9, seed=1) != listed
+    rates = sorted(values["recipe.lr"] for values in listed[1:])
+    assert rates[0] >= 1e-4 / 3
+    assert rates[-1] <= 5e-4
+    halves = [sum(rate < 1.29e-4 for rate in rates), sum(rate >= 1.29e-4 for rate in rates)]
+    assert min(halves) >= 3  # evenly over the logarithm, though they be few
+    assert {values["recipe.schedule"] for values in listed} == {"step", "cosine"}
+
+
+def test_what_is_given_is_not_searched() -> None:
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "constant", "recipe.average": 0.0, "settings.weight": 1.0}
+    space = space_of("coral", defaults, fixed=["recipe.lr", "settings.weight"])
+    assert space == {"recipe.schedule": Choice(("step", "cosine", "constant")), "recipe.average": Choice((0.0, 0.9995))}
