@@ -12,6 +12,10 @@ class OpenDGError(Exception):
     """Something the user can put right. The command line prints its sentence and exits with 2."""
 
 
+class Diverged(OpenDGError):
+    """A training whose loss is no longer finite: what its settings lead to, and no fault of data or machine."""
+
+
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
     """The choices closest in spelling to `name`, best first, case set aside."""
     by_lower = {choice.lower(): choice for choice in choices}

@@ -187,6 +187,16 @@ def test_settings_that_do_not_train_are_a_result(tree: Path, tmp_path: Path, mon
     assert search.trials[1].value("cls") == float("-inf")
 
 
+def test_what_is_no_fault_of_the_settings_stops_the_search(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs")
+    small(tree, tmp_path / "search", trials=1, folds=1)
+    for domain in tree.iterdir():
+        spoil(domain)
+    with pytest.raises(OpenDGError, match="image"):
+        small(tree, tmp_path / "search", trials=2, folds=1)
+    assert len(Search.open(tmp_path / "search").trials) == 1
+
+
 def test_a_trial_is_read_with_its_averaged_weights(tree: Path, tmp_path: Path) -> None:
     small(tree, tmp_path / "search", trials=1, folds=1, average=0.9)
     (record,) = (tmp_path / "search" / "records").iterdir()

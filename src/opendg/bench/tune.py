@@ -33,7 +33,7 @@ from opendg.bench.search import (
 from opendg.bench.space import RECIPE, SETTINGS, candidates, fast_motion, part, space_of
 from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
-from opendg.errors import OpenDGError, unknown_name
+from opendg.errors import Diverged, OpenDGError, unknown_name
 from opendg.evaluation.evaluate import evaluate
 from opendg.methods.registry import make_method, settings
 from opendg.runs.directory import Run
@@ -237,10 +237,10 @@ class Tuner:
         """Train and measure every fold. Settings that do not train are a result; defaults that do not are an error."""
         try:
             records = dict(self._folds(number, values, progress))
-        except OpenDGError as error:
+        except Diverged as error:
             if number > 0:
                 return Trial(number, values, {}, str(error), self.pace)
-            if self.pace > 1 and "no longer finite" in str(error):
+            if self.pace > 1:
                 raise OpenDGError(
                     f"At {times(self.pace)} the learning rate the defaults do not train: give more --iterations, a "
                     "smaller --for, or leave --for out."

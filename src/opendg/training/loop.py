@@ -10,7 +10,7 @@ from torch import Tensor
 
 from opendg.data.augment import Augment
 from opendg.episodes import Episode
-from opendg.errors import OpenDGError
+from opendg.errors import Diverged, OpenDGError
 from opendg.methods.base import Method, State
 from opendg.models.classifier import Classifier, Weights, compiled
 from opendg.runs.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ class Loop:
         for total in self.sums.values():
             total.zero_()
         if bad := [name for name, value in means.items() if not math.isfinite(value)]:
-            raise OpenDGError(
+            raise Diverged(
                 f"The loss {bad[0]!r} is no longer finite at step {int(self.state.step)}: try a smaller --lr."
             )
         return means
