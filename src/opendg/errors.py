@@ -13,7 +13,7 @@ class OpenDGError(Exception):
 
 
 class Diverged(OpenDGError):
-    """A training whose loss is no longer finite: what its settings lead to, and no fault of data or machine."""
+    """Losses or scores that are no longer finite: what the settings lead to, and no fault of data or machine."""
 
 
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:

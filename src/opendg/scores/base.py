@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.errors import OpenDGError
+from opendg.errors import Diverged, OpenDGError
 
 if TYPE_CHECKING:
     from opendg.predictions import Predictions
@@ -77,7 +77,7 @@ class Score:
             ) from error
         bad = int((~np.isfinite(scores)).sum())
         if bad:
-            raise OpenDGError(
+            raise Diverged(
                 f"The score {self.name!r} is not a finite number for {bad} of {len(scores)} images: "
                 "look for NaN in the network's outputs (training diverged?) or take another score."
             )
