@@ -7,18 +7,18 @@ from functools import cache
 from pathlib import Path
 
 from opendg.bench.cells import Cell
-from opendg.bench.work import Site, where
+from opendg.bench.work import Site
 from opendg.data.catalog import open_dataset
 from opendg.data.index import Index
 from opendg.errors import OpenDGError
 from opendg.protocol import Protocol, manifest
 from opendg.runs.directory import Run
-from opendg.training.job import Job
+from opendg.training.job import Job, home
 
 
 def check_images(done: Mapping[str, Cell], site: Site) -> None:
     """Refuse to take runs for done whose images, by name and size, have changed. Each dataset is listed once."""
-    places = {cell.data: where(cell, site) for cell in done.values()}
+    places = {cell.data: home(cell.data, site.root) for cell in done.values()}
 
     @cache
     def index(data: str) -> Index:

@@ -23,12 +23,11 @@ from opendg.bench.reproduce import (
     asked_for,
     caption_of,
     figure_page,
-    make_folder,
     produce,
     titled,
 )
 from opendg.errors import OpenDGError
-from opendg.runs.files import write_atomic
+from opendg.runs.files import make_folder, write_atomic
 from opendg.training.config import read_config
 
 LINE = re.compile(r"^- Made with `(opendg reproduce .*)`, in this folder\.$", re.MULTILINE)

@@ -26,7 +26,7 @@ from opendg.bench.work import Site
 from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
-from opendg.runs.files import disk_error, write_atomic, write_json
+from opendg.runs.files import make_folder, write_atomic, write_json
 from opendg.training.job import Job
 
 QUICK = 20  # iterations: to see the shape of a result, not a result
@@ -203,13 +203,6 @@ def check_writable(folder: Path) -> None:
         raise OpenDGError(f"{str(nearest)!r} is a file, and {str(folder)!r} is to be a folder: choose another --out.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise OpenDGError(f"{str(nearest)!r} may not be written to: choose another --out, or change its permissions.")
-
-
-def make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error(error, folder) from error
 
 
 def _table(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:

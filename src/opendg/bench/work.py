@@ -14,13 +14,12 @@ from typing import Any
 
 from opendg.bench.cells import Cell, run_name
 from opendg.bench.ledger import Ledger
-from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import PLAIN, evaluate
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
 from opendg.scores.registry import make_score
-from opendg.training.job import Job
+from opendg.training.job import Job, home
 from opendg.training.train import LOG_EVERY, Report, resume, train
 
 
@@ -103,7 +102,7 @@ def perform(order: Order) -> Outcome:
 def make(order: Order, report: Report) -> Run:
     """The finished and evaluated run."""
     path, cell, site = Path(order.site.runs) / order.name, order.cell, order.site
-    root = where(cell, site)
+    root = home(cell.data, site.root)
     with said_as(cell.command()):
         if not path.exists():
             run = train(
@@ -122,13 +121,6 @@ def make(order: Order, report: Report) -> Run:
         if run.weight_file(which).exists():
             evaluate(path, scores=readable(run, which, cell.scores), weights=which, root=root, device=site.device)
     return run
-
-
-def where(cell: Cell, site: Site) -> Path | None:
-    """Where the data lie now: the root of a dataset of the catalogue, or the folder itself, which may have moved."""
-    if any(plain(name) == plain(cell.data) for name in DATASETS):
-        return Path(site.root) if site.root else None
-    return Path(cell.data)
 
 
 def readable(run: Run, which: str, asked: tuple[str, ...]) -> list[str]:

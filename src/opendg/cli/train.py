@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.show import Progress, say
-from opendg.cli.words import names as names  # `opendg tune` has them from here
-from opendg.cli.words import numbers, refuse_all_but
-from opendg.cli.words import settings as settings
+from opendg.cli.words import names, numbers, refuse_all_but, settings
 from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
