@@ -76,9 +76,10 @@ class Job:
         return [name for name in own | others if own.get(name) != others.get(name)]
 
 
-def home(data: str, root: str | Path | None) -> str | Path | None:
+def home(data: str, root: str | Path | None) -> Path | None:
     """Where data lie that are asked for in these words, as `Job.open_data` takes it."""
-    return root if _is_name(data) else data
+    where = root if _is_name(data) else data
+    return None if where is None else Path(where)
 
 
 def _defining(job: Job) -> dict[str, Any]:
