@@ -73,7 +73,7 @@ def test_a_failure_is_noted_and_does_not_stop_the_rest(tree: Path, tmp_path: Pat
     (found,) = status(tmp_path)
     assert (found.count("done"), found.count("failed"), found.count("left")) == (2, 2, 0)
     assert all("try a smaller --lr" in str(run.error) for run in found.runs if run.name in failed)
-    assert "OpenDGError" in attempts(tmp_path)[failed[0]][0]["traceback"]
+    assert "Diverged" in attempts(tmp_path)[failed[0]][0]["traceback"]
     assert run_plan(plan, site, inline) == states
     assert len(inline.orders) == 4, "failed runs are left alone"
     assert run_plan(plan, site, inline, retry_failed=True) == states
