@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("results/*/README.md"))]
 SHOWN = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
 
 
+@cache
 def measured(digits: int) -> set[tuple[str, str]]:
     """Every mean and spread of the committed tables, rounded."""
     rows = [row for path in ROOT.glob("results/*/*.csv") for row in csv.DictReader(path.read_text().splitlines())]

@@ -38,6 +38,7 @@ class Forecast:
 
     states: dict[str, str]  # run -> done, running, failed, interrupted or left
     estimates: dict[str, Estimate]  # of what is to be run
+    methods: dict[str, str]  # of the same runs
     seconds: float
 
     @property
@@ -90,7 +91,7 @@ def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_
     skipped = ("done",) if retry_failed else ("done", "failed")
     clock = Clock(ledger if known else None)
     missing = {name: clock.run(*placed[name]) for name, state in states.items() if state not in skipped}
-    return Forecast(states, missing, total(missing, at_once))
+    return Forecast(states, missing, {name: placed[name][0].method for name in missing}, total(missing, at_once))
 
 
 def run_plan(

@@ -177,14 +177,13 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     from collections import Counter
 
     from opendg.bench.estimate import in_words
-    from opendg.methods.registry import METHODS
 
     counts = dict(Counter(found.states.values()))
     if as_json:
         seconds = {run: estimate.seconds for run, estimate in found.estimates.items()}
         say({"plan": name, "states": found.states, "seconds": found.seconds, "runs": seconds}, "", True)
         return
-    by_method = Counter(max((one for one in METHODS if run.startswith(f"{one}-")), key=len) for run in found.estimates)
+    by_method = Counter(found.methods.values())
     rows = [[method, str(number)] for method, number in by_method.items()]
     note = f"{len(found.states)} runs in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
     note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources) or 'nothing'}."
