@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from opendg.bench.folds import Fold, check_folds, make_folds
-from opendg.bench.progress import Progress, Report
 from opendg.bench.search import (
     FORMAT,
     ITERATIONS,
@@ -44,9 +43,9 @@ from opendg.scores.registry import SCORES
 from opendg.seeds import derive
 from opendg.training.config import write_config
 from opendg.training.job import Job, authors_of, plan
-from opendg.training.many import side_by_side
+from opendg.training.many import Together, side_by_side
 from opendg.training.recipe import Recipe
-from opendg.training.train import split_targets, start
+from opendg.training.train import Report, split_targets, start
 
 SAMPLERS = {
     "list": "the same settings for every target: the defaults, then evenly spread ones",
@@ -169,11 +168,9 @@ class Tuner:
         make_folder(self.folder)
         with held(self.folder, busy), or_nothing(self.folder, made):
             self._begin()
-            progress = Progress(report, count * len(self.folds), self.job.recipe.iterations)
-            for number in range(count):
-                progress.next(number * len(self.folds))
-                if number >= len(self.trials):
-                    self._add(self._trial(number, self._propose(number, count), progress))
+            for number in range(len(self.trials), count):
+                together = Together(report, self.runs, number * len(self.folds))
+                self._add(self._trial(number, self._propose(number, count), together))
             clear_runs(self.folder)
         search = Search(self.folder, self.facts, self.trials)
         self._write_best(search)
@@ -233,10 +230,10 @@ class Tuner:
             return candidates(self.space, self.defaults, number + 1, self.job.seed)[number]
         return propose(self.trials, self.space, self.score, derive(self.job.seed, "trial", number))
 
-    def _trial(self, number: int, values: dict[str, Any], progress: Progress) -> Trial:
+    def _trial(self, number: int, values: dict[str, Any], together: Together) -> Trial:
         """Train and measure every fold. Settings that do not train are a result; defaults that do not are an error."""
         try:
-            records = dict(self._folds(number, values, progress))
+            records = dict(self._folds(number, values, together))
         except Diverged as error:
             if number > 0:
                 return Trial(number, values, {}, str(error), self.pace)
@@ -258,16 +255,16 @@ class Tuner:
         }
         return Trial(number, values, oscr, pace=self.pace)
 
-    def _folds(self, number: int, values: dict[str, Any], progress: Progress) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _folds(self, number: int, values: dict[str, Any], together: Together) -> Iterator[tuple[str, dict[str, Any]]]:
         """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
         todo = []
-        for position, fold in enumerate(self.folds):
+        for fold in self.folds:
             asked, path = self._asked(fold, values), self._run(number, fold)
             if (record := self._measured(number, fold, asked)) is not None:
                 yield fold.held, record
             else:
                 shutil.rmtree(path, ignore_errors=True)
-                todo.append(partial(start, report=progress.of(position), out=path, **asked))
+                todo.append(partial(start, report=together.of(fold.held), out=path, **asked))
         for run in side_by_side(todo, self.lanes, self.device):
             fold = next(fold for fold in self.folds if self._run(number, fold) == run.path)
             found = measure(run, self.score, self.device) | {"pace": self.pace}  # why its rate is not the trial's

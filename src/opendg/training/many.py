@@ -52,7 +52,7 @@ def train_many(
     for text, paths in (("Kept, as they are finished", kept), ("Taken up again", there.keys() - kept.keys())):
         if note and paths:
             note(f"{text}: {', '.join(path.name for path in wanted if path in paths)}.")
-    progress = _Together(report, len(wanted), len(kept))
+    progress = Together(report, len(wanted), len(kept))
 
     def begin(path: Path) -> Start:
         shown = progress.of(path.name)
@@ -133,8 +133,8 @@ def room() -> bool:
     return 3 * free >= 2 * total
 
 
-class _Together:
-    """The reports of several runs as one: iterations done of all that there are."""
+class Together:
+    """The reports of several runs as one: iterations done of all that there are, `kept` of them from before."""
 
     def __init__(self, report: Report | None, runs: int, kept: int) -> None:
         self.report, self.runs, self.kept = report, runs, kept
