@@ -104,13 +104,6 @@ def test_figures_are_drawn_again_without_the_runs(
         assert one.suffix != ".png" or one.read_bytes() == other.read_bytes()
 
 
-def test_a_collapsed_run_is_one_point_of_its_plane() -> None:
-    """Scikit-learn ends the process on features that are all alike."""
-    assert not figures.plane(np.ones((40, 8), np.float32)).any()
-    spread = figures.plane(np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32))
-    assert len(np.unique(spread, axis=0)) == 40
-
-
 def test_fitted_scores_are_refused_in_figures() -> None:
     with pytest.raises(OpenDGError, match="fitted on source images"):
         figures.plain_score("mahalanobis")

@@ -15,14 +15,16 @@ from opendg.errors import OpenDGError
 from opendg.evaluation import figures
 from opendg.evaluation.evaluate import check_manifest, predict_split
 from opendg.evaluation.metrics import confusion, h_curve, oscr, oscr_curve
+from opendg.evaluation.plane import plane
 from opendg.predictions import Predictions
 from opendg.protocol import manifest
 from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic
+from opendg.runs.names import predictions_file
 from opendg.runs.restore import restore
 from opendg.scores.base import Score
 from opendg.scores.registry import make_score
-from opendg.seeds import derive, generator
+from opendg.seeds import generator
 from opendg.training.job import Job
 from opendg.training.train import make_fabric
 
@@ -87,20 +89,8 @@ def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
         seen = slim("tsne", beside(result))
         if not np.isfinite(seen.features).all():
             raise OpenDGError(f"The run {result.path.parent.name!r} has features that are no numbers: train it anew.")
-        points = plane(seen.features.astype(np.float32))
-        written += figures.embedding_figure(points, seen.known, out / f"tsne-{target}-{_file(row)}")
+        written += figures.embedding_figure(plane(seen.features), seen.known, out / f"tsne-{target}-{_file(row)}")
     return written
-
-
-def plane(features: NDArray[np.float32]) -> Floats:
-    """t-SNE to two dimensions; features that are all alike, as of a run that has collapsed, are all in one place."""
-    from sklearn.manifold import TSNE
-
-    if not features.std(axis=0).any():  # scikit-learn divides by their spread, and dies of it
-        return np.zeros((len(features), 2))
-    near = min(30.0, (len(features) - 1) / 3)
-    made = TSNE(init="pca", perplexity=near, random_state=derive(0, "t-sne") % 2**32)
-    return np.asarray(made.fit_transform(features), dtype=np.float64)
 
 
 def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
@@ -163,7 +153,7 @@ def beside(result: Result, what: str = "target", root: Path | None = None, devic
     The last are made when they are first asked for, in a run directory with its data at hand.
     """
     which = result.record["weights"]
-    path = result.path.parent / f"{what}-{which}.npz"
+    path = result.path.parent / predictions_file(what, which)
     if what == "source-unknown" and not path.is_file() and (path.parent / "run.json").is_file():
         write_atomic(path, predict_unknown(Run.open(path.parent), which, root, device).pack())
     if not path.is_file():

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from opendg.bench.cells import Cell
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder, write_json
+from opendg.runs.names import CHECKPOINTS, EVALUATIONS, checkpoint_step
 
 PATIENCE = 1.0  # seconds: longer than another process needs to see whether a lock is held
 
@@ -133,7 +134,7 @@ class Ledger:
 
     def records(self, name: str) -> list[Path]:
         """The evaluations of a run."""
-        return sorted((self.runs / name).glob("evaluation-*.json"))
+        return sorted((self.runs / name).glob(EVALUATIONS))
 
     def steps(self, name: str) -> int:
         """How far the run's log has come."""
@@ -150,8 +151,8 @@ class Ledger:
 
     def checkpoint(self, name: str) -> int:
         """The step of the run's newest checkpoint, 0 where there is none."""
-        found = (self.runs / name / "checkpoints").glob("step-*.json")
-        return max((int(path.stem.removeprefix("step-")) for path in found), default=0)
+        found = (self.runs / name / "checkpoints").glob(CHECKPOINTS)
+        return max(map(checkpoint_step, found), default=0)
 
     def keep_plan(self, name: str, runs: dict[str, dict[str, Any]]) -> None:
         """What a plan asks for: by run the cell, its iterations and how many seconds it may take.

@@ -25,8 +25,10 @@ from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
 from opendg.bench.work import Site
 from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError
+from opendg.evaluation.plane import PERPLEXITY
 from opendg.models.backbones import build_backbone
 from opendg.runs.files import make_folder, write_atomic, write_json
+from opendg.runs.names import evaluation_file, predictions_file
 from opendg.training.job import Job
 
 QUICK = 20  # iterations: to see the shape of a result, not a result
@@ -154,8 +156,8 @@ def keep_records(
         for what in needs:
             make_folder(folder / name)
             found = figures.slim(plan.show.kind, figures.beside(result, what, root, device))
-            write_atomic(folder / name / f"{what}-{which}.npz", found.pack())
-        write_json(folder / (f"{name}/evaluation-{which}.json" if needs else f"{name}-{which}.json"), result.record)
+            write_atomic(folder / name / predictions_file(what, which), found.pack())
+        write_json(folder / (f"{name}/{evaluation_file(which)}" if needs else f"{name}-{which}.json"), result.record)
     return load_records(folder), folder
 
 
@@ -273,7 +275,7 @@ FIGURES: dict[str, Callable[[Sequence[Row], Path, Path | None, str], list[Path]]
 SAID = {
     "thresholds": "Solid: the target. Dashed: source validation images and the unknown classes of the source domains. "
     "Dotted: the best threshold of the sources; the marker shows what it gives on the target. Means over seeds.",
-    "tsne": f"t-SNE (PCA start, perplexity 30) of target features, the first seed, {figures.POINTS} images at most.",
+    "tsne": f"t-SNE (perplexity {PERPLEXITY:.0f}) of target features, the first seed, {figures.POINTS} images at most.",
     "oscr": "OSCR curves of the first seed.",
     "confusion": "Threshold: the one that accepts 95 % of the source validation images. The first seed.",
 }

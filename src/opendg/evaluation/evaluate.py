@@ -20,6 +20,7 @@ from opendg.predictions import Predictions, predict_rows
 from opendg.protocol import Rows, Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic, write_json
+from opendg.runs.names import evaluation_file
 from opendg.runs.restore import choose_weights, restore
 from opendg.runs.scores import linear_head, ready_scores
 from opendg.scores.registry import select_scores, usable_scores
@@ -71,7 +72,7 @@ def evaluate(
 
 
 def record_file(run: Run, which: str) -> Path:
-    return run.path / f"evaluation-{which}.json"
+    return run.path / evaluation_file(which)
 
 
 def evaluated(run: Run, which: str) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from opendg.errors import OpenDGError
 from opendg.evaluation import metrics
+from opendg.evaluation.plane import plane
 from opendg.predictions import Predictions
 from opendg.report.records import Entry
 from opendg.scores.base import Floats
@@ -61,8 +62,7 @@ def read_images(file: Path, entry: Entry, points: int) -> Images:
     names = [name for name in entry["scores"] if name in SCORES and not SCORES[name].fitted]
     scores = {name: make_score(name)(predictions) for name in names if not SCORES[name].lacks(predictions)}
     _check_record(entry, predictions, scores)
-    plane = _plane(predictions, points)
-    return Images(predictions.keys, predictions.label, predictions.predicted, scores, plane)
+    return Images(predictions.keys, predictions.label, predictions.predicted, scores, _places(predictions, points))
 
 
 def _load(file: Path, classes: int) -> Predictions:
@@ -102,26 +102,20 @@ def _check_record(entry: Entry, predictions: Predictions, scores: dict[str, Floa
         raise OpenDGError("The predictions beside the record give other numbers than it: evaluate the run again.")
 
 
-def _plane(predictions: Predictions, points: int) -> tuple[Rows, NDArray[np.float64]] | None:
-    """t-SNE of the pooled features of some images (van der Maaten and Hinton, JMLR 2008), after PCA to 50 dimensions.
+def _places(predictions: Predictions, points: int) -> tuple[Rows, NDArray[np.float64]] | None:
+    """t-SNE of the pooled features of some images, from 0 to 1.
 
     Which images is decided by their keys alone, so that runs on one target show the same ones.
     """
     rows = _sample(predictions, points)
-    features = predictions.features[rows].astype(np.float64)
-    if len(rows) < 5 or not features.shape[1] or not np.isfinite(features).all() or not features.std(axis=0).any():
+    features = predictions.features[rows]
+    if len(rows) < 5 or not features.shape[1] or not np.isfinite(features).all():
         return None
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    # So few points gain nothing from threads, which on a busy machine only wait for one another.
-    with threadpool_limits(1):
-        if min(features.shape) > 50:
-            features = PCA(50, svd_solver="full").fit_transform(features)
-        spread = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=0).fit_transform(features)
+    spread = plane(features)
+    if not spread.any():  # all in one place
+        return None
     low, high = spread.min(axis=0), spread.max(axis=0)
-    return rows, np.asarray((spread - low) / np.maximum(high - low, 1e-12), np.float64)
+    return rows, (spread - low) / np.maximum(high - low, 1e-12)
 
 
 def _sample(predictions: Predictions, points: int) -> Rows:

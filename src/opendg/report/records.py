@@ -13,6 +13,7 @@ from typing import Any
 from opendg.bench.records import SEARCH
 from opendg.errors import OpenDGError
 from opendg.evaluation.thresholds import RULES
+from opendg.runs.names import EVALUATIONS, evaluated, predictions_file
 
 TEXTS = ("dataset", "protocol", "target", "method", "backbone", "weights", "selection")
 METRICS = ("oscr", "auroc", "aupr", "fpr95")
@@ -33,8 +34,9 @@ class Found:
     @property
     def predictions(self) -> Path | None:
         """The per-image predictions that `opendg evaluate` writes beside a record."""
-        beside = self.file.with_name(self.file.stem.replace("evaluation-", "target-", 1) + ".npz")
-        return beside if self.file.name.startswith("evaluation-") and beside.is_file() else None
+        weights = evaluated(self.file)
+        beside = self.file.with_name(predictions_file("target", str(weights)))
+        return beside if weights and beside.is_file() else None
 
 
 def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
@@ -80,9 +82,7 @@ def _files(path: Path) -> Iterator[Path]:
 def _not_evaluated(path: Path) -> list[str]:
     runs = [file.parent for file in _files(path) if file.name == "run.json"]
     return [
-        f"{run.name} is not evaluated yet: `opendg evaluate {run}`."
-        for run in runs
-        if not any(run.glob("evaluation-*.json"))
+        f"{run.name} is not evaluated yet: `opendg evaluate {run}`." for run in runs if not any(run.glob(EVALUATIONS))
     ]
 
 
@@ -94,7 +94,7 @@ def _searches(path: Path) -> list[str]:
 
 def _read(file: Path, name: str) -> list[Found]:
     """The record of a JSON file; none where the file is another thing and does not claim to be one."""
-    claims = file.name.startswith("evaluation-")
+    claims = evaluated(file) is not None
     record: Any = None
     try:
         if file.stat().st_size <= MOST_BYTES:
@@ -111,7 +111,7 @@ def _read(file: Path, name: str) -> list[Found]:
 
 def _name(file: Path, path: Path) -> str:
     """What to call it: the run's folder, or the file where records lie side by side, as seen from the given path."""
-    place = file.parent if file.name.startswith("evaluation-") else file.with_suffix("")
+    place = file.parent if evaluated(file) else file.with_suffix("")
     return place.resolve().name if place == path or file == path else place.relative_to(path).as_posix()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from opendg.errors import OpenDGError
 from opendg.runs.files import write_atomic, write_json
+from opendg.runs.names import CHECKPOINTS, checkpoint_file
 
 KEEP = 2
 
@@ -38,11 +39,11 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: 
     """Write one checkpoint of the run `owner`; the older ones but one go, once it is safe."""
     folder.mkdir(exist_ok=True)
     data = pack(tensors)
-    name = f"step-{step:08d}"
-    write_atomic(folder / f"{name}.safetensors", data)
+    whole = folder / checkpoint_file(step)
+    write_atomic(whole.with_suffix(".safetensors"), data)
     digest = hashlib.sha256(data).hexdigest()
-    write_json(folder / f"{name}.json", {"step": step, "sha256": digest, "run": owner, "facts": facts})
-    for old in sorted(folder.glob("step-*.json"))[:-KEEP]:
+    write_json(whole, {"step": step, "sha256": digest, "run": owner, "facts": facts})
+    for old in sorted(folder.glob(CHECKPOINTS))[:-KEEP]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
@@ -68,7 +69,7 @@ def _refusal(path: Path, what: str) -> OpenDGError:
 def latest_checkpoint(folder: Path, owner: str | None = None) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint of the run, if any, and a sentence for each one passed over."""
     refused: list[str] = []
-    for path in sorted(folder.glob("step-*.json"), reverse=True):
+    for path in sorted(folder.glob(CHECKPOINTS), reverse=True):
         try:
             return load_checkpoint(path, owner), refused
         except OpenDGError as error:

@@ -35,6 +35,7 @@ from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
 from opendg.runs.lock import LOCK, held
+from opendg.runs.names import predictions_file
 
 FORMAT = "opendg-run-1"
 MANIFEST = {"protocol": dict, "images": dict, "files": dict, "classes": list, "backbone": str, "input": dict}
@@ -127,10 +128,10 @@ class Run:
         write_atomic(self.weight_file(which), pack(tensors))
 
     def val_file(self, which: str) -> Path:
-        return self.path / f"source-val-{which}.npz"
+        return self.path / predictions_file("source-val", which)
 
     def target_file(self, which: str) -> Path:
-        return self.path / f"target-{which}.npz"
+        return self.path / predictions_file("target", which)
 
     def score_file(self, which: str, name: str) -> Path:
         return self.path / f"score-{name}-{which}.safetensors"

@@ -1,0 +1,30 @@
+"""How the files of a run are named, for those who look into its directory without opening the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EVALUATIONS = "evaluation-*.json"
+CHECKPOINTS = "step-*.json"  # each says that the tensors beside it are whole
+
+
+def evaluation_file(weights: str) -> str:
+    return EVALUATIONS.replace("*", weights)
+
+
+def evaluated(record: Path) -> str | None:
+    """The weights that a record is of, by its name: selected or averaged. None where it is named otherwise."""
+    return record.stem.removeprefix("evaluation-") if record.match(EVALUATIONS) else None
+
+
+def predictions_file(images: str, weights: str) -> str:
+    """Outputs for the images of the `target`, of `source-val` or of `source-unknown`."""
+    return f"{images}-{weights}.npz"
+
+
+def checkpoint_file(step: int) -> str:
+    return CHECKPOINTS.replace("*", f"{step:08d}")
+
+
+def checkpoint_step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))

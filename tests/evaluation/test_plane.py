@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opendg.evaluation.plane import plane
+
+
+def test_features_that_are_all_alike_are_in_one_place() -> None:
+    """Scikit-learn ends the process on them."""
+    assert not plane(np.ones((40, 8), np.float32)).any()
+
+
+@pytest.mark.parametrize(("count", "width", "kind"), [(8, 3, np.float32), (60, 8, np.float32), (80, 64, np.float16)])
+def test_groups_that_lie_apart_stay_apart(count: int, width: int, kind: type) -> None:
+    """Few images and many, narrow features, and more dimensions than it starts from."""
+    group = np.arange(count) % 2
+    features = np.random.default_rng(0).normal(size=(count, width)) + 20 * group[:, None]
+    spread = plane(features.astype(kind))
+    assert spread.shape == (count, 2)
+    apart = np.linalg.norm(spread[:, None] - spread[None], axis=-1)
+    np.fill_diagonal(apart, np.inf)
+    assert np.array_equal(group[apart.argmin(axis=1)], group)
+
+
+def test_it_is_the_same_every_time() -> None:
+    features = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
+    assert np.array_equal(plane(features), plane(features))
