@@ -263,6 +263,8 @@ def test_fast_motion_of_gradient_flow_ends_where_the_run_does() -> None:
         ({"target": "ink"}, "target: wood there, ink here"),
         ({"method": "medic"}, "method: erm there, medic here"),
         ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"split_seed": 1}, "split_seed: 0 there, 1 here"),
+        ({"on_bad_image": "skip"}, "on_bad_image: error there, skip here"),
         ({"iterations": 3}, "iterations: 2 there, 3 here"),
         ({"augment": "photo"}, "augment: digits there, photo here"),
         ({"lr": 0.1}, "lr: 0.002 there, 0.1 here"),

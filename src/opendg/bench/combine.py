@@ -20,7 +20,10 @@ NOTE = (
     "One setting for all targets, by its mean rank over the targets' own searches. No search opened its target; but "
     "each target domain was a source in the searches of the other targets."
 )
-SAME = ("method", "dataset", "known", "backbone", "weights", "seed", "sampler", "defaults", "fixed", "space")
+SAME = (
+    "method", "dataset", "known", "backbone", "weights", "seed", "split_seed", "on_bad_image", "sampler", "defaults",
+    "fixed", "space",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

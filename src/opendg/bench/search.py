@@ -73,7 +73,7 @@ class Search:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """A tune.json. Searches of before it named the pace have it in their iterations."""
+    """A tune.json. Older ones lack some: the pace is in their iterations, the others are the defaults."""
     facts: dict[str, Any] = _json(path)
     if isinstance(facts, dict) and facts.get("format", FORMAT) != FORMAT:
         raise OpenDGError(f"{str(path.parent)!r} is not a search of this version of OpenDG ({FORMAT!r}): tune anew.")
@@ -81,7 +81,8 @@ def _facts(path: Path) -> dict[str, Any]:
     if not whole or not facts["defaults"].get(ITERATIONS):
         raise OpenDGError(f"{str(path)!r} is damaged: tune anew, in another folder.")
     trained = facts["defaults"][ITERATIONS]
-    return {"pace": facts["fixed"].get(ITERATIONS, trained) / trained} | facts
+    pace = facts["fixed"].get(ITERATIONS, trained) / trained
+    return {"pace": pace, "split_seed": 0, "on_bad_image": "error"} | facts
 
 
 def _trials(path: Path, pace: float) -> list[Trial]:

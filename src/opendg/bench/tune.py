@@ -192,7 +192,8 @@ class Tuner:
         return {
             "format": FORMAT, "method": self.job.method, "dataset": protocol.dataset, "targets": protocol.targets,
             "sources": protocol.sources, "known": protocol.known, "backbone": self.job.backbone,
-            "weights": self.job.weights, "seed": self.job.seed, "score": self.score, "sampler": self.sampler,
+            "weights": self.job.weights, "seed": self.job.seed, "split_seed": protocol.split_seed,
+            "on_bad_image": self.job.on_bad_image, "score": self.score, "sampler": self.sampler,
             "defaults": self.defaults, "fixed": self.fixed, "pace": self.pace,
             "space": {name: asdict(values) for name, values in self.space.items()},
             "folds": [fold.to_json() for fold in self.folds],
