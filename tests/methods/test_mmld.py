@@ -134,6 +134,17 @@ def test_every_finds_the_domains_of_real_images(tmp_path: Path) -> None:
     assert clusters.tolist() == turned
 
 
+@pytest.mark.parametrize(("fraction", "clusters_anew"), [(0.9, True), (1.0, False)])
+def test_after_the_last_iteration_nothing_is_clustered(tmp_path: Path, fraction: float, clusters_anew: bool) -> None:
+    method = MMLD()
+    network = pair(method)[0].float()
+    survey = real_survey(tmp_path / "data", network)
+    state = small_state(method.state(network, survey.pool))
+    state.fraction.fill_(fraction)
+    method.every(survey, network, state)
+    assert (len(set(state.own["clusters"].tolist())) == 3) == clusters_anew
+
+
 def test_interval_and_rates_follow_the_settings() -> None:
     method = make_method("mmld", {"interval": "70", "rate": 10})
     assert (method.interval, MMLD.interval) == (70, None)

@@ -110,7 +110,7 @@ class Method:
         raise NotImplementedError
 
     def every(self, survey: Survey, classifier: Classifier, state: State) -> None:
-        """Work over the source images, before the first iteration and then each `interval` iterations."""
+        """Work over the source images, before the first iteration and after each `interval` of them, the last too."""
 
     def recall(self, state: State) -> None:
         """Take up from `state.own` what `tasks` needs on the host: called after `every` and when a run is resumed."""
