@@ -116,6 +116,13 @@ def test_a_run_of_two_entries_is_shown_with_the_scores_of_both() -> None:
     assert [row.label for row in plain.rows] == ["ERM-vim", "ERM-cls", "ERM-bcls", "ERM-energy"]
 
 
+def test_entries_that_differ_in_their_recipe_keep_their_names() -> None:
+    entries = [Entry("erm", "short"), Entry("erm", "long", recipe={"iterations": 9, "lr": 0.1})]
+    asked, other = result("erm", iterations=9, lr=0.1), result("erm", iterations=9, lr=0.2)
+    rows = {row.label: row.results for row in make_table("x", [other, asked], entries=entries, scores=("cls",)).rows}
+    assert rows == {"short-cls": (other,), "long-cls": (asked,)}
+
+
 def test_the_ablation_tells_heads_apart() -> None:
     variants = [{"ova": False}, {"ova": True}, {"ova": True, "shared": True}]
     found = [result("medic", chosen=v, scores={"bcls": 0.6} if v["ova"] else {}, backbone="resnet50") for v in variants]

@@ -470,7 +470,8 @@ def test_a_strangers_run_cannot_act(browser: Any, runs: Path, tmp_path: Path) ->
     origin = dict.fromkeys(("command", "commit", "created", "machine"), NASTY)
     lists = {"known": [NASTY, f"{NASTY}2", "__proto__"], "unknown": [NASTY], "sources": [NASTY]}
     scores = {"constructor": record["scores"]["cls"], NASTY: record["scores"]["cls"]}
-    changed = record | names | origin | lists | {"settings": {NASTY: {NASTY: NASTY}}, "recipe": [NASTY]}
+    lists |= {"recipe": [NASTY], "notes": [NASTY]}
+    changed = record | names | origin | lists | {"settings": {NASTY: {NASTY: NASTY}}}
     changed["scores"] = record["scores"] | scores
     (run / "evaluation-selected.json").write_text(json.dumps(changed))
     rewrite(run, keys=np.array([f"{NASTY}/{number}" for number in range(64)]))
@@ -492,6 +493,8 @@ def test_a_strangers_run_cannot_act(browser: Any, runs: Path, tmp_path: Path) ->
         seen.settle()
         assert NASTY in seen.tab.inner_text("#gallery")
         assert NASTY in seen.texts("#command-list code")
+        facts = seen.tab.locator("#command-list li").filter(has_text=" run").locator("dl")
+        assert f"chosen{NASTY}" in facts.first.text_content()
         assert seen.tab.evaluate("() => window.hacked") is None
         assert seen.tab.locator("script").count() == 2
         assert seen.tab.locator("img:not([src^='data:image/webp'])").count() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opendg.bench.header import describe, differing
 from opendg.bench.means import Measured, over_seeds
@@ -160,14 +161,23 @@ def entry_of(result: Result, entries: Sequence[Entry]) -> Entry | None:
 
 
 def place_in(result: Result, entries: Sequence[Entry]) -> tuple[int, int]:
-    """The number of a record's entry, and that of its settings among those that the entry varies."""
-    settings, best, most = result.record["settings"], (len(entries), 0), -1
+    """The number of a record's entry, and that of its settings among those that the entry varies.
+
+    Of entries with equally many settings it is the one whose recipe comes closest: a command line may change that.
+    """
+    settings, best, most = result.record["settings"], (len(entries), 0), (-1, 0)
     for number, entry in enumerate(entries):
         if entry.method == result.record["method"]:
             for position, variant in enumerate(entry.variants()):
-                if variant.items() <= settings.items() and len(variant) > most:
-                    best, most = (number, position), len(variant)
+                fit = (len(variant), likeness(entry.recipe, result.record["recipe"]))
+                if variant.items() <= settings.items() and fit > most:
+                    best, most = (number, position), fit
     return best
+
+
+def likeness(asked: dict[str, Any], recipe: dict[str, Any]) -> int:
+    """How many of the values that were asked for a recipe has, less those in which it differs."""
+    return sum(1 if recipe[name] == value else -1 for name, value in asked.items() if name in recipe)
 
 
 def in_published_order(rows: list[Row], reference: Published) -> list[Row]:

@@ -125,6 +125,7 @@ def _entry(record: dict[str, Any], name: str) -> Entry:
         **{key: _texts(record.get(key)) for key in ("sources", "known", "unknown")},
         **{key: _number(record.get(key)) for key in ("n_known", "n_unknown", "acc")},
         "scores": scores, "origin": {key: _plain(record.get(key)) for key in ORIGIN},
+        "chosen": " ".join(_texts(record.get("notes"))),
     }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ function command(run) {
     "Copy",
   );
   const names = ["commit", "created", "machine", "opendg", "versions", "starting_weights", "settings", "recipe"];
-  const facts = names.flatMap((name) => fact(name, run.origin[name]));
+  const facts = names.flatMap((name) => fact(name, run.origin[name])).concat(fact("chosen", run.chosen));
   const notes = run.notes.map((note) => el("p", { class: "quiet" }, note));
   return el(
     "li",
