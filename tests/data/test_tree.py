@@ -41,6 +41,17 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert (index.part == NO_PART).all()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_image_beside_the_classes_of_train_is_left_out(tmp_path: Path, packed: bool) -> None:
+    files = grid(["a/train", "a/val"], ["x", "y"]) | {"a/train/cover.png": png()}
+    if packed:
+        pack(tmp_path / "a.tar", files)
+    else:
+        write(tmp_path, files)
+    index = scan(tmp_path)
+    assert (index.classes, len(index)) == (("x", "y"), 4)
+
+
 def test_a_tar_is_as_good_as_a_folder(tmp_path: Path) -> None:
     files = grid(["a", "b/train", "b/val"], ["x", "y"], each=3)
     folder = scan(write(tmp_path / "folders", files))
@@ -152,21 +163,52 @@ def test_of_two_members_of_one_name_the_later_counts(tmp_path: Path) -> None:
     assert (index.keys, index.read(0)) == (("a/x/1.png",), png(2))
 
 
-def test_links_in_a_tar_are_passed_over(tmp_path: Path) -> None:
-    with tarfile.open(pack(tmp_path / "a.tar", {"a/x/1.png": png()}), "a") as file:
-        for number, kind in enumerate([tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]):
-            link = tarfile.TarInfo(f"a/x/link{number}.png")
-            link.type, link.linkname = kind, "/etc/passwd"
-            file.addfile(link)
+def add_member(tar: Path, name: str, kind: bytes) -> None:
+    with tarfile.open(tar, "a") as file:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "a/x/1.png"
+        file.addfile(member)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE])
+def test_images_that_a_tar_only_names_are_not_passed_over_in_silence(tmp_path: Path, kind: bytes) -> None:
+    add_member(pack(tmp_path / "a.tar", {"a/x/1.png": png()}), "a/x/2.png", kind)
+    refused(tmp_path, r"its member 'a/x/2\.png' is a link .* pack it again, with `tar --dereference")
+
+
+def test_other_members_of_a_tar_are_passed_over(tmp_path: Path) -> None:
+    tar = pack(tmp_path / "a.tar", {"a/x/1.png": png(), "a/x/notes.txt": b"?", "a/.git/x/2.png": b"?"})
+    add_member(tar, "a/x/3.png", tarfile.DIRTYPE)
+    add_member(tar, "a/latest", tarfile.SYMTYPE)
     assert scan(tmp_path).keys == ("a/x/1.png",)
 
 
-@pytest.mark.parametrize("damage", ["cut", "compressed", "noise", "empty"])
-def test_a_damaged_tar(tmp_path: Path, damage: str) -> None:
-    whole = pack(tmp_path / "a.tar", {f"a/x/{n}.png": png(n) for n in range(9)}).read_bytes()
-    damaged = {"cut": whole[:1000], "compressed": gzip.compress(whole), "noise": b"\1" * 2000, "empty": b""}[damage]
+@pytest.mark.parametrize("damage", ["compressed", "noise", "empty"])
+def test_what_is_no_tar(tmp_path: Path, damage: str) -> None:
+    whole = pack(tmp_path / "a.tar", {"a/x/1.png": png()}).read_bytes()
+    damaged = {"compressed": gzip.compress(whole), "noise": b"\1" * 2000, "empty": b""}[damage]
     (tmp_path / "a.tar").write_bytes(damaged)
     refused(tmp_path, r"a\.tar cannot be read as a tar")
+
+
+def test_a_tar_cut_anywhere_is_not_taken_for_a_small_one(tmp_path: Path) -> None:
+    tar = pack(tmp_path / "a.tar", {f"a/x/{n}.png": png(n) for n in range(5)})
+    with tarfile.open(tar) as file:
+        last = file.getmembers()[-1]
+    whole = tar.read_bytes()
+    for cut in range(0, last.offset_data + 1024, 64):  # also between two members, and in a header
+        tar.write_bytes(whole[:cut])
+        refused(tmp_path, r"a\.tar cannot be read as a tar")
+
+
+def test_a_damaged_header_does_not_end_a_tar(tmp_path: Path) -> None:
+    tar = pack(tmp_path / "a.tar", {f"a/x/{n}.png": png(n) for n in range(5)})
+    with tarfile.open(tar) as file:
+        header = file.getmembers()[2].offset
+    data = bytearray(tar.read_bytes())
+    data[header + 150] ^= 255  # in its checksum
+    tar.write_bytes(data)
+    refused(tmp_path, r"a\.tar cannot be read as a tar \(it has no end, or a damaged member\)")
 
 
 def test_a_file_that_vanishes_after_the_scan(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -114,7 +114,7 @@ def _is_image(name: str) -> bool:
 
 def _folder_images(domain: Path) -> list[_Image]:
     root = domain.parent
-    return [image for image in _walk(domain, domain.name, depth=1) if _belongs(image.key, root)]
+    return _in_classes(image for image in _walk(domain, domain.name, depth=1) if _belongs(image.key, root))
 
 
 def _walk(folder: Path, key: str, depth: int) -> Iterator[_Image]:
@@ -141,27 +141,36 @@ def _tar_images(tar: Path, size: int, modified: tuple[int, int]) -> list[_Image]
     """The images of a tar, by its headers. `size` and `modified` make a changed tar a new one for the cache."""
     images = dict[str, _Image]()
     try:
-        with tarfile.open(tar, "r:") as file:
+        with tar.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as file:
             for member in file:
                 key = _member_key(tar, member)
                 if key and _belongs(key, tar):
                     images[key] = _Image(key, member.offset_data, member.size, modified)  # of two the later counts
+            opened.seek(file.offset)
+            if opened.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                # Tarfile takes a damaged header, and the end of a file that was cut there, for the end of the tar.
+                raise tarfile.ReadError("it has no end, or a damaged member")
     except (tarfile.TarError, EOFError) as error:
         raise OpenDGError(
             f"{tar} cannot be read as a tar ({error}): expected a whole, uncompressed one; fetch or pack it again."
         ) from error
-    return list(images.values())
+    return _in_classes(images.values())
 
 
 def _member_key(tar: Path, member: tarfile.TarInfo) -> str | None:
     """The key of an image in a tar, None for what is no image. A tar is a stranger's: its names are not trusted."""
     names = [name for name in member.name.split("/") if name not in ("", ".")]
-    if not member.isreg() or member.issparse() or not names or not _is_image(names[-1]):
+    if member.isdir() or not names or not _is_image(names[-1]):
         return None
     if member.name.startswith("/") or ".." in names or "\\" in member.name:
         raise OpenDGError(f"{tar} is refused, for its member {member.name!r} leads out of the folder: pack it again.")
     if any(name.startswith(".") for name in names):
         return None
+    if not member.isreg() or member.issparse():
+        raise OpenDGError(
+            f"{tar} is refused, for its member {member.name!r} is a link or has no bytes of its own: pack it again, "
+            "with `tar --dereference --hard-dereference`."
+        )
     if names[0] != tar.stem:
         raise OpenDGError(
             f"{tar} holds {member.name!r}: expected {tar.stem}/CLASS/IMAGE; a tar beside the domains that is "
@@ -178,6 +187,13 @@ def _belongs(key: str, where: Path) -> bool:
     if depth == 2 or (depth == 3 and key.split("/")[1].lower() in PARTS):
         return True
     raise OpenDGError(f"The image {key} in {where} lies too deep: {LAYOUT}.")
+
+
+def _in_classes(images: Iterable[_Image]) -> list[_Image]:
+    """Those in class folders: `train` and `val` are classes of their own only where they hold no class folders."""
+    found = list(images)
+    parts = {image.key.rsplit("/", 2)[0] for image in found if image.key.count("/") == 3}
+    return [image for image in found if image.key.rpartition("/")[0] not in parts]
 
 
 def _refuse_odd_names(images: list[_Image]) -> None:
