@@ -13,7 +13,7 @@ PERPLEXITY = 30.0  # neighbours that count, where there are as many
 
 def plane(features: NDArray[Any]) -> NDArray[np.float64]:
     """(N, D) -> (N, 2). Features that are all alike, as of a run that has collapsed, are all in one place."""
-    if not features.std(axis=0).any():  # scikit-learn divides by their spread, and dies of it
+    if (features == features[:1]).all():  # scikit-learn divides by their spread, and dies of it
         return np.zeros((len(features), 2))
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
