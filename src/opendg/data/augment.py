@@ -8,9 +8,8 @@ eager or in a captured CUDA graph: no draw, no wait for the host, no copy from i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -68,19 +67,6 @@ class Augment:
     @classmethod
     def none(cls) -> Augment:
         return cls()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Augment:
-        names = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in names:
-                raise unknown_name("augmentation setting", name, names)
-        known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**known)
 
     def plan(self, random: np.random.Generator, n: int) -> NDArray[np.float32]:
         """Parameters for `n` images, (n, width): what `apply` will do to each of them."""
