@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import get_ident
 
 
 def cache_dir() -> Path:
@@ -17,9 +17,12 @@ def cache_dir() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` when the block ends well, and goes when it does not."""
+    """A temporary file that takes the place of `path` when the block ends well, and goes when it does not.
+
+    Its name is drawn by chance: containers that share a cache may have equal process numbers.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}.part")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
         yield temporary
         temporary.replace(path)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from opendg.data.entries import DATASETS, Dataset, get, names, plain, recognise
+from opendg.data.entries import DATASETS, Dataset, find, get, names, plain, recognise
 from opendg.data.index import Index
 from opendg.data.splits import with_lists
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError, near
 
-__all__ = ["DATASETS", "Dataset", "get", "list_datasets", "names", "open_dataset", "plain", "recognise"]
+__all__ = ["DATASETS", "Dataset", "find", "get", "list_datasets", "names", "open_dataset", "plain", "recognise"]
 
 
 def list_datasets(pattern: str = "*") -> list[str]:
@@ -28,7 +28,7 @@ def open_dataset(data: str, root: Path | None = None) -> Index:
     not matter). The built-in `glyphs` is made on first use. A folder is taken as it is, and as a catalogue dataset when
     its domains and classes say so. The official lists are applied where they lie with the data.
     """
-    entry = DATASETS.get(data) or next((entry for entry in DATASETS.values() if plain(entry.name) == plain(data)), None)
+    entry = find(data)
     if entry is not None and entry.name == "glyphs":
         from opendg.data.glyphs import glyphs_root
 

@@ -199,12 +199,17 @@ def names() -> list[str]:
     return list(DATASETS)
 
 
+def find(name: str) -> Dataset | None:
+    """The entry of that name, if there is one; case, blanks, - and _ do not matter."""
+    return next((entry for entry in DATASETS.values() if plain(entry.name) == plain(name)), None)
+
+
 def get(name: str) -> Dataset:
-    """The entry of that name; case, blanks, - and _ do not matter."""
-    for entry in DATASETS.values():
-        if plain(entry.name) == plain(name):
-            return entry
-    raise unknown_name("dataset", name, names())
+    """The same, or an error."""
+    entry = find(name)
+    if entry is None:
+        raise unknown_name("dataset", name, names())
+    return entry
 
 
 @cache

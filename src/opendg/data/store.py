@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.data.cache import cache_dir
 from opendg.data.content import Images
 from opendg.data.decode import BrokenImage, decode
 from opendg.data.index import Index
@@ -22,8 +21,6 @@ from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["COMMON_SIZE", "Store", "cache_dir"]
 
 Rows = NDArray[np.int64]
 COMMON_SIZE = (256, 256)  # for images that are not all alike
