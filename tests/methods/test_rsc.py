@@ -14,7 +14,7 @@ from opendg.methods.chance import uniform
 from opendg.methods.registry import make_method
 from opendg.methods.rsc import RSC
 from opendg.models.classifier import Classifier
-from small import small_state
+from small import small_backbone, small_state
 from tests.methods.beside_erm import compare, domain_episode, gradients_of, pair
 
 
@@ -94,6 +94,13 @@ def test_off_in_evaluation() -> None:
     mine, plain = pair(RSC())
     images = wide_episode().images
     assert torch.equal(mine.eval()(images).logits, plain.eval()(images).logits)
+
+
+def test_a_backbone_without_stages_is_refused() -> None:
+    unnamed = small_backbone()
+    unnamed.stages = {}
+    with pytest.raises(OpenDGError, match="no named stages"):
+        RSC().build(unnamed, 4, 3)
 
 
 def test_shares_are_checked() -> None:

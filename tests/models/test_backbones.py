@@ -37,6 +37,7 @@ def test_convnet_stages_halve_the_map() -> None:
     [
         ("resnet18.tv_in1k", 512, ["stem", "1", "2", "3", "4"]),
         ("resnet50.tv_in1k", 2048, ["stem", "1", "2", "3", "4"]),
+        ("legacy_seresnet18", 512, ["1", "2", "3", "4", "5"]),  # a layer4 like a ResNet's, and no maxpool
         ("mobilenetv3_small_050", 1024, ["1", "2", "3", "4", "5"]),
         ("vit_tiny_patch16_224", 192, [str(number) for number in range(1, 13)]),
     ],

@@ -9,6 +9,7 @@ import torch
 
 from opendg.errors import OpenDGError
 from opendg.models.backbones import Backbone, build_backbone
+from opendg.models.modes import evaluating
 from opendg.models.stages import behind, channels, looks, shapes, style, touched, wide
 from small import small_backbone
 
@@ -71,12 +72,36 @@ def test_channels_leave_the_network_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 
 
-def test_tokens_are_no_map() -> None:
-    backbone = build_backbone("test_vit")
-    if not backbone.stages:
-        pytest.skip("this timm names no stages of its ViT")
-    with pytest.raises(OpenDGError, match="gives no map of channels"):
-        channels(backbone)
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("test_vit", "tokens (n, l, C)"),
+        ("mambaout_femto", "maps with the channels last (n, h, w, C)"),
+        ("dpn68", "two maps at a time"),
+    ],
+)
+def test_what_is_no_map_of_channels_is_refused(name: str, what: str) -> None:
+    with pytest.raises(OpenDGError, match="gives no map of channels: choose a"):
+        shapes(build_backbone(name))
+
+
+@pytest.mark.parametrize("name", ["crossvit_tiny_240", "hrnet_w18_small"])
+def test_a_backbone_without_named_stages_is_refused(name: str) -> None:
+    """timm names none of the one, and modules that the other does not have."""
+    backbone = build_backbone(name)
+    assert backbone.stages == {}
+    with pytest.raises(OpenDGError, match=f"'{name}' has no named stages: choose a"):
+        shapes(backbone)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_mode_ends_with_its_block_however_that_ends(training: bool) -> None:
+    network = small_backbone(batchnorm=True).train(training)
+    with evaluating(network):
+        assert not any(module.training for module in network.modules())
+    with pytest.raises(RuntimeError, match="in the middle"), evaluating(network):
+        raise RuntimeError("in the middle")
+    assert all(module.training == training for module in network.modules())
 
 
 def test_style_is_measured_in_fp32_or_better() -> None:

@@ -41,6 +41,7 @@ from opendg.methods.base import Method, State, Update, gradients
 from opendg.methods.chance import permutation
 from opendg.methods.erm import ERM, classification_losses, total
 from opendg.models.classifier import Classifier, Outputs
+from opendg.models.modes import evaluating
 
 
 class CrossMatch(Method):
@@ -83,17 +84,15 @@ class CrossMatch(Method):
 
     def ascend(self, classifier: Classifier, images: Tensor, labels: Tensor) -> Tensor:
         """The known-like images and after them the unknown-like ones, both made from the given images."""
-        training = classifier.training
-        classifier.eval()
-        start = moved = images.repeat(2, 1, 1, 1).detach()
-        with torch.no_grad():
-            anchor = classifier(start).features
-        for _ in range(self.config.ascent):
-            moved = moved.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.aim(classifier(moved), anchor, labels).sum(), moved)
-            length = slope.flatten(1).norm(dim=1).clamp_min(torch.finfo(slope.dtype).tiny).view(-1, 1, 1, 1)
-            moved = torch.add(moved, slope / length, alpha=self.config.reach)
-        classifier.train(training)
+        moved = images.repeat(2, 1, 1, 1).detach()
+        with evaluating(classifier):
+            with torch.no_grad():
+                anchor = classifier(moved).features
+            for _ in range(self.config.ascent):
+                moved = moved.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(self.aim(classifier(moved), anchor, labels).sum(), moved)
+                length = slope.flatten(1).norm(dim=1).clamp_min(torch.finfo(slope.dtype).tiny).view(-1, 1, 1, 1)
+                moved = torch.add(moved, slope / length, alpha=self.config.reach)
         return moved.detach()
 
     def aim(self, outputs: Outputs, anchor: Tensor, labels: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ from opendg.methods.chance import on_host
 from opendg.methods.medic import MEDIC, meta_update, sides
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
+from opendg.models.modes import evaluating
 from opendg.models.parted import PartedHead, Said, mean_ova
 from opendg.models.stages import behind, channels, looks, touched
 
@@ -218,12 +219,11 @@ class EBiLHaDS(MEDIC):
     def every(self, survey: Survey, classifier: Classifier, state: State) -> None:
         """Choose the domain to hold out: the one with the smallest r_d."""
         assert isinstance(classifier, Led)
-        random, chosen, training = on_host(state), state.own["chosen"], classifier.training
+        random, chosen = on_host(state), state.own["chosen"]
         _, classes = split_classes(classifier.classes, random)
-        classifier.eval()
         shown = [survey.draw(Task((d,), classes, self.config.look), random)[0] for d in range(len(chosen))]
-        trust = torch.stack([classifier.trust(images.to(classifier.precise)).mean() for images in shown])
-        classifier.train(training)
+        with evaluating(classifier):
+            trust = torch.stack([classifier.trust(images.to(classifier.precise)).mean() for images in shown])
         held = reliability(mean_over_processes(trust), chosen, self.config.floor, self.config.repeat).argmin()
         state.own["held"].copy_(held)
         chosen[held] += 1

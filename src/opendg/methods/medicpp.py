@@ -38,6 +38,7 @@ from opendg.methods.base import Authors, State, Survey, Update, gradients, leave
 from opendg.methods.chance import on_host
 from opendg.methods.medic import MEDIC, add, descend, one_of
 from opendg.models.classifier import Classifier, Weights
+from opendg.models.modes import evaluating
 
 T = TypeVar("T")
 
@@ -130,18 +131,16 @@ class MEDICpp(MEDIC):
     def every(self, survey: Survey, classifier: Classifier, state: State) -> None:
         """confusion[d, c] = mean softmax over a few images of class c in domain d; unchanged where none was drawn."""
         random, confusion = on_host(state), state.own["confusion"]
-        training = classifier.training
-        classifier.eval()
-        for domain, known in enumerate(confusion):
-            groups = class_groups(len(known))
-            drawn = [survey.draw(Task((domain,), group, self.config.look), random) for group in groups]
-            images, labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-            probabilities = classifier(images.to(classifier.precise)).logits.softmax(dim=1)
-            of_class = torch.nn.functional.one_hot(labels, len(known)).to(probabilities.dtype)
-            seen = of_class.sum(dim=0)[:, None]
-            mean = of_class.T @ probabilities / seen.clamp_min(1)
-            known.copy_(torch.where(seen > 0, mean.to(known.dtype), known))
-        classifier.train(training)
+        with evaluating(classifier):
+            for domain, known in enumerate(confusion):
+                groups = class_groups(len(known))
+                drawn = [survey.draw(Task((domain,), group, self.config.look), random) for group in groups]
+                images, labels = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+                probabilities = classifier(images.to(classifier.precise)).logits.softmax(dim=1)
+                of_class = torch.nn.functional.one_hot(labels, len(known)).to(probabilities.dtype)
+                seen = of_class.sum(dim=0)[:, None]
+                mean = of_class.T @ probabilities / seen.clamp_min(1)
+                known.copy_(torch.where(seen > 0, mean.to(known.dtype), known))
         confusion.copy_(mean_over_processes(confusion))
 
     def recall(self, state: State) -> None:

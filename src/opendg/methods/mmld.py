@@ -35,6 +35,7 @@ from opendg.methods.base import Authors, Method, State, Survey, Update, gradient
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
+from opendg.models.modes import evaluating
 from opendg.models.stages import channels, looks, stage_module, style
 
 STAGES = ("1", "2")
@@ -128,15 +129,13 @@ def reversed_gradient(features: Tensor, factor: Tensor) -> Tensor:
 @torch.no_grad()
 def styles(survey: Survey, classifier: Classifier) -> NDArray[np.float32]:
     """Channel means and deviations after the early stages, a row for each training image."""
-    training = classifier.training
-    classifier.eval()
     rows = []
-    for images in survey.images():
-        maps: dict[str, Tensor] = {}
-        classifier(images.to(classifier.precise), looks(STAGES, maps))
-        parts = [part for stage in STAGES for part in style(maps[stage])]
-        rows.append(torch.cat([parts[0], parts[1].sqrt(), parts[2], parts[3].sqrt()], dim=1).flatten(1).float())
-    classifier.train(training)
+    with evaluating(classifier):
+        for images in survey.images():
+            maps: dict[str, Tensor] = {}
+            classifier(images.to(classifier.precise), looks(STAGES, maps))
+            parts = [(mean, variance.sqrt()) for mean, variance in (style(maps[stage]) for stage in STAGES)]
+            rows.append(torch.cat([*parts[0], *parts[1]], dim=1).flatten(1).float())
     return torch.cat(rows).cpu().numpy()
 
 

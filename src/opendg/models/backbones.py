@@ -144,13 +144,17 @@ def _stride_first(net: nn.Module) -> None:
 
 
 def _stages(net: nn.Module) -> dict[str, str]:
-    """Where the maps of the stages come out: timm's feature_info, numbered; the first before them is the stem."""
+    """Where the maps of the stages come out: timm's feature_info, numbered; the first before them is the stem.
+
+    Empty where timm names none, or modules that the network does not have (Twins, HRNet).
+    """
+    there = {name for name, _ in net.named_modules()} - {""}
     modules = [info["module"] for info in getattr(net, "feature_info", None) or []]
-    if modules and not hasattr(net, "layer4"):
-        return {str(number): f"net.{module}" for number, module in enumerate(modules, start=1)}
-    if modules:
+    if not set(modules) <= there:
+        return {}
+    if {"maxpool", "layer4"} <= there:
         return {"stem": "net.maxpool"} | {str(number): f"net.layer{number}" for number in (1, 2, 3, 4)}
-    return {}
+    return {str(number): f"net.{module}" for number, module in enumerate(modules, start=1)}
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:

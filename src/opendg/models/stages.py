@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from opendg.errors import OpenDGError
 from opendg.models.backbones import Backbone
+from opendg.models.modes import evaluating
 
 Touch = Callable[[Tensor], Tensor]
 M = TypeVar("M", bound=nn.Module)
@@ -97,19 +98,28 @@ def _pass_over(module: nn.Module, until: str) -> None:
 
 
 def shapes(backbone: Backbone) -> dict[str, tuple[int, int, int]]:
-    """Channels, height and width of the map of each stage."""
+    """Channels, height and width of the map of each stage; a backbone without maps is refused."""
+    if not backbone.stages:
+        raise OpenDGError(
+            f"The backbone {backbone.name!r} has no named stages: choose a convolutional backbone, such as "
+            "resnet18.tv_in1k."
+        )
     maps: dict[str, Tensor] = {}
-    training = backbone.training
-    with torch.no_grad(), touched(backbone.eval(), looks(backbone.stages, maps)):
+    with torch.no_grad(), evaluating(backbone), touched(backbone, looks(backbone.stages, maps)):
         backbone(torch.zeros(1, 3, *backbone.input.size))
-    backbone.train(training)
     for stage, found in maps.items():
-        if found.ndim != 4:
+        if not _is_map(found, backbone):
             raise OpenDGError(
                 f"The stage {stage!r} of the backbone {backbone.name!r} gives no map of channels: choose a "
                 "convolutional backbone, such as resnet18.tv_in1k."
             )
     return {stage: (found.shape[1], found.shape[2], found.shape[3]) for stage, found in maps.items()}
+
+
+def _is_map(found: object, backbone: Backbone) -> bool:
+    """(n, C, h, w), and not (n, h, w, C) as Swin has it: timm says how many channels there are."""
+    told = {info["num_chs"] for info in getattr(backbone.net, "feature_info", None) or []}
+    return isinstance(found, Tensor) and found.ndim == 4 and (not told or found.shape[1] in told)
 
 
 def channels(backbone: Backbone) -> dict[str, int]:
