@@ -133,6 +133,24 @@ def test_broken_images_are_reported_and_the_rest_predicted(recognizer: Recognize
         recognizer.scores(images)
 
 
+def test_what_is_no_image_at_all_is_said_so(recognizer: Recognizer, tree: Path) -> None:
+    """Nobody's mistake ends the others' predictions, or is taken for a black image."""
+    good, opened = tree / "ink" / "bar" / "000.png", Image.fromarray(picture("ink", "bar", 0))
+    found = recognizer.predict(["a\0b.png", None, opened, np.zeros((0, 4, 3), np.uint8), np.zeros((4, 4, 3)), good])
+    expected = ["null byte", "NoneType", "Image", "(0, 4, 3)", "float64"]
+    for one, words in zip(found, expected, strict=False):
+        assert one.label == "error"
+        assert words in str(one.error)
+    assert found[-1].error is None
+    assert "cannot be read" in str(recognizer.predict(opened)[0].error)
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_a_batch_of_no_images_is_refused(recognizer: Recognizer, tree: Path, batch: int) -> None:
+    with pytest.raises(OpenDGError, match="give 1 or more"):
+        recognizer.predict([tree / "ink" / "bar" / "000.png"], batch=batch)
+
+
 def test_a_stream_reads_no_further_than_asked(recognizer: Recognizer, tree: Path) -> None:
     stream = recognizer.stream([tree / "ink/bar/000.png", tree / "no such file"], batch=1)
     assert next(stream).error is None
@@ -261,7 +279,7 @@ def test_a_method_is_read_with_its_own_score(tree: Path, tmp_path: Path, method:
 
 
 def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:
-    for name in ("b.PNG", "a.jpeg", "notes.txt", "deep/c.webp", "deep/d.tiff", ".hidden.png"):
+    for name in ("b.PNG", "a.jpeg", "notes.txt", "deep/c.webp", "deep/d.tiff", ".hidden.png", ".trash/e.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "folder.png").mkdir()

@@ -72,7 +72,7 @@ def decode(data: bytes, size: tuple[int, int] | None, name: str) -> NDArray[np.u
 
 def resize(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     """Pixels (H, W, 3) that are decoded already, at the size and in the way that `decode` gives."""
-    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size or pixels.dtype != np.uint8:
         raise OpenDGError(f"An image array is {pixels.dtype} {pixels.shape} and must be uint8 (height, width, 3), RGB.")
     return np.array(_resized(Image.fromarray(pixels), size))
 

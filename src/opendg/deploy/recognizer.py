@@ -22,7 +22,7 @@ from opendg.runs.directory import Run
 from opendg.runs.restore import choose_weights, restore
 from opendg.runs.scores import ready_scores
 from opendg.scores.registry import usable_scores
-from opendg.training.train import make_fabric
+from opendg.training.devices import make_fabric
 
 Image = str | Path | bytes | NDArray[np.uint8]
 
@@ -69,11 +69,12 @@ class Recognizer:
 
     def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
         """A Prediction for each image: paths, encoded bytes or uint8 arrays (H, W, 3). Broken ones carry an error."""
-        single = isinstance(images, (str, Path, bytes, np.ndarray))
-        return list(self.stream([images] if single else images, batch))  # type: ignore[list-item, arg-type]
+        return list(self.stream(_listed(images), batch))
 
     def stream(self, images: Sequence[Image], batch: int = 64) -> Iterator[Prediction]:
         """The same, one batch at a time, for folders of any size."""
+        if batch < 1:
+            raise OpenDGError(f"A batch of {batch} images was asked for: give 1 or more.")
         for start in range(0, len(images), batch):
             part = images[start : start + batch]
             read = [self._read(image, start + i) for i, image in enumerate(part)]
@@ -87,9 +88,7 @@ class Recognizer:
 
     def scores(self, images: Image | Sequence[Image]) -> NDArray[np.float64]:
         """How known each image is, as the score's value (a probability for cls and bcls). Broken images raise."""
-        single = isinstance(images, (str, Path, bytes, np.ndarray))
-        listed: Sequence[Any] = [images] if single else images  # type: ignore[assignment]
-        read = [self._read(image, i) for i, image in enumerate(listed)]
+        read = [self._read(image, i) for i, image in enumerate(_listed(images))]
         if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
             raise OpenDGError(broken[0])
         if not read:
@@ -131,10 +130,16 @@ class Recognizer:
                 return name, resize(image, self.size)
             data = image if isinstance(image, bytes) else Path(image).read_bytes()
             return name, decode(data, self.size, name)
-        except OSError as error:
-            return name, f"{name!r} cannot be read: {error.strerror}."
         except OpenDGError as error:
             return name, str(error)
+        except (OSError, ValueError, TypeError) as error:  # the last two: no file can have that path, it is none
+            return name, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}."
+
+
+def _listed(images: Image | Sequence[Image]) -> Sequence[Image]:
+    """One image is a list of one."""
+    single = isinstance(images, (str, bytes)) or not isinstance(images, Sequence)
+    return [images] if single else images  # type: ignore[list-item, return-value]
 
 
 def _default_score(run: Run, val: Predictions) -> str:
@@ -144,17 +149,21 @@ def _default_score(run: Run, val: Predictions) -> str:
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are, and all images below folders, sorted; hidden files are left out."""
+    """Files as they are, and all images below folders, sorted; hidden files and folders are left out."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            images = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES)
-            found += sorted(file for file in images if file.is_file())
+            images = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            found += sorted(file for file in images if not _is_hidden(file.relative_to(path)))
         elif path.exists():
             found.append(path)
         else:
             raise OpenDGError(f"There is no {str(path)!r}: give image files or folders.")
     return found
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(name.startswith(".") for name in path.parts)
 
 
 def load(run: str | Path, **options: Any) -> Recognizer:
