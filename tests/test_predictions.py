@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from opendg.errors import OpenDGError
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions, predict
 from small import small_backbone
@@ -38,6 +43,41 @@ def test_taking_rows(rows: np.ndarray) -> None:
         assert np.array_equal(getattr(found, name), getattr(whole, name)[rows])
     assert found.extra is not None
     assert np.array_equal(found.extra["more"], np.arange(5)[rows])
+
+
+@pytest.mark.parametrize("without", [(), ("ova",), ("ova", "extra")])
+def test_a_file_brings_back_the_arrays(tmp_path: Path, without: tuple[str, ...]) -> None:
+    whole = replace(some(), **dict.fromkeys(without))
+    (tmp_path / "file.npz").write_bytes(whole.pack())
+    found = Predictions.load(tmp_path / "file.npz")
+    assert (found.ova is None, found.extra is None) == ("ova" in without, "extra" in without)
+    for name in ("keys", "domain", "label", "features", "logits"):
+        assert np.array_equal(getattr(found, name), getattr(whole, name))
+    if whole.ova is not None:
+        assert np.array_equal(found.ova, whole.ova)
+    if whole.extra is not None:
+        assert found.extra is not None
+        assert np.array_equal(found.extra["more"], whole.extra["more"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ({"label": np.array([0])}, "does not go with 1 images"),
+        ({"label": np.zeros(5)}, "label is float64"),
+        ({"logits": np.zeros(5, np.float32)}, r"logits is float32 \(5,\)"),
+        ({"logits": np.zeros((4, 3), np.float32)}, r"logits is float32 \(4, 3\)"),
+        ({"ova": np.zeros((1, 2, 3), np.float32)}, r"ova is float32 \(1, 2, 3\)"),
+        ({"ova": np.zeros((5, 2, 4), np.float32)}, "does not go with logits"),
+        ({"features": np.array(["a"] * 5)}, "features is"),
+        ({"extra": {"more": np.zeros(3, np.float32)}}, "an extra output does not go with 5 images"),
+    ],
+)
+def test_arrays_that_do_not_go_together_are_refused(tmp_path: Path, damage: dict[str, Any], sentence: str) -> None:
+    """One label for five images would else be compared with all of them."""
+    (tmp_path / "file.npz").write_bytes(replace(some(), **damage).pack())
+    with pytest.raises(OpenDGError, match=f"cannot be read .*{sentence}"):
+        Predictions.load(tmp_path / "file.npz")
 
 
 def images(n: int) -> torch.Tensor:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from opendg.models.classifier import Classifier
 
 UNKNOWN = -1
+ARRAYS = {  # kind of values, and how many dimensions
+    "keys": ("U", 1),
+    "domain": ("U", 1),
+    "label": ("i", 1),
+    "features": ("f", 2),
+    "logits": ("f", 2),
+    "ova": ("f", 3),
+}
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,6 @@ class Predictions:
         np.savez_compressed(file, **arrays)
         return file.getvalue()
 
-    def save(self, path: Path) -> None:
-        path.write_bytes(self.pack())
-
     @classmethod
     def load(cls, path: Path) -> Predictions:
         """From a file of `pack`'s bytes, perhaps a stranger's: nothing in it is ever unpickled."""
@@ -81,11 +86,25 @@ class Predictions:
                 arrays: dict[str, Any] = {name: file[name] for name in file.files}
             named = [name for name in arrays if name.startswith("extra.")]
             extra = {name.removeprefix("extra."): arrays.pop(name) for name in named}
-            return cls(**({"ova": None} | arrays), extra=extra or None)
+            found = cls(**({"ova": None} | arrays), extra=extra or None)
+            _check_arrays(found)
+            return found
         except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise OpenDGError(
                 f"The predictions in {str(path)!r} cannot be read ({error}): train or evaluate the run again."
             ) from error
+
+
+def _check_arrays(found: Predictions) -> None:
+    """A ValueError, unless there is a row for each image in all of them, of as many classes."""
+    for name, (kind, dimensions) in ARRAYS.items():
+        array = getattr(found, name)
+        if array is not None and (array.dtype.kind, array.ndim, len(array)) != (kind, dimensions, len(found)):
+            raise ValueError(f"{name} is {array.dtype} {array.shape} and does not go with {len(found)} images")
+    if found.ova is not None and found.ova.shape[1:] != (2, found.logits.shape[1]):
+        raise ValueError(f"ova is {found.ova.shape} and does not go with logits {found.logits.shape}")
+    if any(len(array) != len(found) for array in (found.extra or {}).values()):
+        raise ValueError(f"an extra output does not go with {len(found)} images")
 
 
 @torch.no_grad()
