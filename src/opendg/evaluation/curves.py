@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +15,19 @@ from opendg.scores.registry import make_score, usable_scores
 
 
 def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("cls", "bcls")) -> list[Path]:
-    """One curve for each run and score that its outputs allow, as PNG and SVG: the files written."""
+    """One curve for each run and score that its outputs allow, as PNG and SVG: the files written.
+
+    Curves are labelled by method, and by the run where a method has several.
+    """
+    opened = [Run.open(Path(run)) for run in runs]
+    of_method = Counter(run.config["method"] for run in opened)
     curves = {}
-    for run in map(Run.open, map(Path, runs)):
+    for run in opened:
         target = Predictions.load(run.target_file(choose_weights(run)))
+        method = run.config["method"]
+        which = f", {run.path}" if of_method[method] > 1 else ""
         for name in (name for name in scores if name in usable_scores(target)):
             values = make_score(name)(target)
             parts = values[target.known], target.correct[target.known], values[~target.known]
-            label = f"{run.config['method']} ({name})"
-            curves[label if label not in curves else f"{label}, {run.path.name}"] = (*oscr_curve(*parts), oscr(*parts))
+            curves[f"{method} ({name}){which}"] = (*oscr_curve(*parts), oscr(*parts))
     return oscr_figure(curves, path)
