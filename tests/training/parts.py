@@ -11,10 +11,11 @@ import torch
 from opendg.data.augment import augmentation
 from opendg.data.store import Store
 from opendg.episodes import Pool
+from opendg.training.build import make_classifier, make_loop
+from opendg.training.devices import make_fabric
 from opendg.training.feed import Feed
 from opendg.training.job import plan
 from opendg.training.loop import Loop
-from opendg.training.train import make_classifier, make_fabric, make_loop
 from tests.tiny import quick
 
 

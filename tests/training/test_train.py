@@ -23,7 +23,8 @@ from opendg.models.backbones import build_backbone
 from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
 from opendg.runs.directory import Run
-from opendg.training.train import _or_nothing, fits
+from opendg.training.devices import fits
+from opendg.training.train import _or_nothing
 from tests.data.trees import grid, write
 from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree

@@ -25,8 +25,8 @@ from opendg.runs.restore import restore
 from opendg.scores.base import Score
 from opendg.scores.registry import make_score
 from opendg.seeds import generator
+from opendg.training.devices import make_fabric
 from opendg.training.job import Job
-from opendg.training.train import make_fabric
 
 Floats = NDArray[np.float64]
 NEEDS = {  # the predictions that lie beside a record, and that a figure is drawn from

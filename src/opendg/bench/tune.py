@@ -214,8 +214,8 @@ class Tuner:
     def _begin(self) -> None:
         """Take the folder, or go on with the search in it."""
         if not has_results(self.folder):
+            from opendg.training.devices import make_fabric
             from opendg.training.origin import origin
-            from opendg.training.train import make_fabric
 
             for name in ("records", "runs"):
                 make_folder(self.folder / name)

@@ -24,9 +24,9 @@ from opendg.runs.names import evaluation_file
 from opendg.runs.restore import choose_weights, restore
 from opendg.runs.scores import linear_head, ready_scores
 from opendg.scores.registry import select_scores, usable_scores
+from opendg.training.devices import make_fabric
 from opendg.training.job import Job
 from opendg.training.recipe import SELECTIONS
-from opendg.training.train import make_fabric
 
 PLAIN = ("cls", "bcls", "energy", "max-logit")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,20 +10,17 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
-from opendg.data.augment import augmentation
 from opendg.data.index import Index
 from opendg.data.store import Store
-from opendg.episodes import Pool
 from opendg.errors import OpenDGError
-from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.scores import fit_scores
 from opendg.runs.writer import Writer
-from opendg.seeds import derive
-from opendg.training.feed import Feed
+from opendg.training.build import make_classifier, make_loop
+from opendg.training.devices import count_devices, make_fabric
 from opendg.training.job import Job, plan
 from opendg.training.loop import Loop
 from opendg.training.origin import origin
@@ -265,57 +261,3 @@ def keep(run: Run, loop: Loop, which: str, weights: dict[str, torch.Tensor], sur
     val = survey.val()
     run.save_weights(which, weights, val)
     return val
-
-
-def make_fabric(device: str, devices: int = 1) -> Fabric:
-    """Lightning Fabric: auto takes the GPU where there is one. Several devices, or torchrun, train data-parallel."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
-    kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    count = count_devices(devices)
-    if kind == "cuda" and count > torch.cuda.device_count():
-        raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
-    fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
-    if count > 1:
-        fabric.launch()
-    return fabric
-
-
-def count_devices(asked: int) -> int:
-    """How many devices train: as many as torchrun has started processes, else as many as were asked for."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", asked))
-
-
-def make_classifier(job: Job) -> Classifier:
-    """The network of a job, its new layers drawn from the run's seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(job.seed, "init"))
-        backbone = build_backbone(job.backbone, job.weights)
-        return job.make_method().build(backbone, len(job.protocol.known), len(job.protocol.sources))
-
-
-def make_loop(job: Job, classifier: Classifier, index: Index, split: Split, store: Store, fabric: Fabric) -> Loop:
-    method, augment = job.make_method(), augmentation(job.recipe.augment)
-    rows = split.train
-    order = {index.domains.index(name): number for number, name in enumerate(job.protocol.sources)}
-    domains = np.array([order[number] for number in index.domain[rows]], dtype=np.int64)
-    labels = split.labels[rows]
-    pool = Pool(domains, labels, len(job.protocol.sources), len(job.protocol.known))
-    feed = Feed(
-        method, pool, store, rows, labels, domains, augment, job.recipe.batch, job.seed, fabric.device,
-        resident=fits(len(rows) * store.size[0] * store.size[1] * 3, fabric.device),
-        rank=fabric.global_rank, world=fabric.world_size,
-    )  # fmt: skip
-    return Loop(method, classifier, feed, augment, job.recipe, job.seed)
-
-
-def fits(size: int, device: torch.device) -> bool:
-    """Whether the images may lie on the device: at most half of what is free."""
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS counts all
-        free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    return size < free // 2

@@ -1,0 +1,41 @@
+"""Where a network is trained and run: one device or several, and what fits on it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning_fabric import Fabric
+
+from opendg.errors import OpenDGError
+
+
+def make_fabric(device: str, devices: int = 1) -> Fabric:
+    """Lightning Fabric: auto takes the GPU where there is one. Several devices, or torchrun, train data-parallel."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
+    kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    count = count_devices(devices)
+    if kind == "cuda" and count > torch.cuda.device_count():
+        raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
+    fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
+    if count > 1:
+        fabric.launch()
+    return fabric
+
+
+def count_devices(asked: int) -> int:
+    """How many devices train: as many as torchrun has started processes, else as many as were asked for."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", asked))
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Whether the images may lie on the device: at most half of what is free."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS counts all
+        free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    return size < free // 2
