@@ -160,6 +160,17 @@ def test_which_daml_source_is_first_is_the_order_asked_for() -> None:
     assert dict(zip(protocol.sources, protocol.taught, strict=True))["photo"] == ("dog", "elephant", "guitar")
 
 
+def test_ids_tell_orders_apart_in_which_daml_deals_its_classes() -> None:
+    """Other classes are taught by each source, so that the results must not be mixed."""
+    usual = make_protocol(INDEX, ["sketch"], kind="daml")
+    other = make_protocol(INDEX, ["sketch"], kind="daml", sources=["photo", "cartoon", "art_painting"])
+    assert other.id == f"{usual.id}:dealt-photo+cartoon+art_painting"
+    assert make_protocol(INDEX, ["sketch"], kind="daml", sources=["art_painting", "cartoon", "photo"]) == usual
+    five = make_index(domains=(*PACS.domains, "woodcut"))
+    without = make_protocol(five, ["sketch"], kind="daml", sources=["art_painting", "cartoon", "photo"])
+    assert without.id == f"{usual.id}:without-woodcut"
+
+
 def test_daml_deals_office_home() -> None:
     entry = DATASETS["office-home"]
     index = make_index(entry.domains, entry.classes, each=3, dataset="office-home")

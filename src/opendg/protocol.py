@@ -47,12 +47,17 @@ class Protocol:
     def id(self) -> str:
         """The same for every target of one protocol: `pacs:shared:6+1:3f9a12`. Tables never mix two ids.
 
-        Where not all other domains are sources it ends in those left out: `pacs:shared:6+1:3f9a12:without-photo`.
+        Where not all other domains are sources it ends in those left out: `pacs:shared:6+1:3f9a12:without-photo`;
+        where DAML's classes are dealt in another order than that of the names, in that order.
         """
         fixed = [self.dataset, self.kind, self.known, self.unknown, self.tested, self.split_seed]
         digest = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:6]
-        without = f":without-{'+'.join(self.left_out)}" if self.left_out else ""
-        return f"{self.dataset}:{self.kind}:{len(self.tested)}+{len(self.unknown)}:{digest}{without}"
+        parts = [self.dataset, self.kind, f"{len(self.tested)}+{len(self.unknown)}", digest]
+        if self.left_out:
+            parts.append(f"without-{'+'.join(self.left_out)}")
+        if self.kind == "daml" and list(self.sources) != sorted(self.sources):
+            parts.append(f"dealt-{'+'.join(self.sources)}")
+        return ":".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """`left_out` is said where there is some: what a run is named by stays the same for all others."""
@@ -133,15 +138,15 @@ def make_protocol(
         raise OpenDGError(f"{sorted(shared)[0]!r} is both source and target: name it in one of the two only.")
     if not chosen:
         raise OpenDGError("Every domain is a target and none is left to train on: leave at least two as sources.")
+    left_out = tuple(name for name in index.domains if name not in (*chosen, *targets))
     if kind == "daml":
         if known is not None or unknown is not None:
             raise OpenDGError("DAML's protocol chooses its classes itself: leave --known and --unknown out.")
-        return _daml(index, chosen, tuple(targets), split_seed)
+        return _daml(index, chosen, tuple(targets), split_seed, left_out)
     known_classes, unknown_classes = _classes(index, known, unknown)
     return Protocol(
         index.dataset, kind, chosen, tuple(targets), known_classes, unknown_classes,
-        taught=(known_classes,) * len(chosen), tested=known_classes, split_seed=split_seed,
-        left_out=tuple(name for name in index.domains if name not in (*chosen, *targets)),
+        taught=(known_classes,) * len(chosen), tested=known_classes, split_seed=split_seed, left_out=left_out,
     )  # fmt: skip
 
 
@@ -162,7 +167,8 @@ def _classes(
     if isinstance(known, int):
         if not 2 <= known <= len(index.classes):
             raise OpenDGError(
-                f"--known {known} is out of range: {index.dataset} has classes 2 to {len(index.classes)}."
+                f"--known {known} is out of range: {index.dataset} has {len(index.classes)} classes, give a number "
+                f"from 2 to {len(index.classes)}."
             )
         known = index.classes[:known]
     if known is None:
@@ -178,7 +184,9 @@ def _classes(
     return tuple(sorted(known)), tuple(sorted(unknown))
 
 
-def _daml(index: Names, sources: tuple[str, ...], targets: tuple[str, ...], split_seed: int) -> Protocol:
+def _daml(
+    index: Names, sources: tuple[str, ...], targets: tuple[str, ...], split_seed: int, left_out: tuple[str, ...]
+) -> Protocol:
     """DAML's blocks (Shu et al., CVPR 2021): classes in alphabetical order are dealt to all, to pairs, to one each.
 
     The authors number Office-Home's classes in an order of their own; here it is alphabetical for every dataset.
@@ -197,8 +205,9 @@ def _daml(index: Names, sources: tuple[str, ...], targets: tuple[str, ...], spli
     taught = tuple(tuple(sorted(c for who, _, names in blocks if d in who for c in names)) for d in range(3))
     tested = sorted(name for _, keep, names in blocks for name in names[:keep])
     return Protocol(
-        index.dataset, "daml", sources, targets, tuple(known), tuple(deck[:new]), taught, tuple(tested), split_seed
-    )
+        index.dataset, "daml", sources, targets, tuple(known), tuple(deck[:new]), taught, tuple(tested), split_seed,
+        left_out,
+    )  # fmt: skip
 
 
 def _split(protocol: Protocol, index: Index) -> Split:
