@@ -1,4 +1,4 @@
-"""Evaluations of one run after each other: none takes away what another found."""
+"""Evaluations of one run after each other: none takes away what another found. And what is not evaluated at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+import opendg
+from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
+from tests.tiny import quick, write_tree
 
 
 @pytest.fixture
@@ -41,3 +44,39 @@ def test_what_cannot_be_read_from_an_earlier_record_is_passed_over(run: Path, te
     (run / "evaluation-selected.json").write_text(text)
     assert list(evaluate(run, scores="energy", weights="selected", device="cpu")["scores"]) == ["energy"]
     assert list(record(run)["scores"]) == ["energy"]
+
+
+@pytest.mark.parametrize("files", [{}, {"train": "other"}, {"train": "", "val": "", "test-known": "", "more": ""}])
+def test_a_manifest_that_tells_too_little_lets_nothing_pass(run: Path, files: dict[str, str]) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"files": files}))
+    with pytest.raises(OpenDGError, match="The train images are not those of the run"):
+        evaluate(run, device="cpu")
+
+
+@pytest.mark.parametrize("part", ["train", "val", "test-known", "test-unknown"])
+def test_other_images_are_refused_in_every_part(run: Path, part: str) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["files"][part] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(OpenDGError, match=f"The {part} images are not those of the run"):
+        evaluate(run, device="cpu")
+
+
+@pytest.mark.parametrize("broken", ["known", "unknown"])
+def test_a_target_of_which_one_side_is_broken(tmp_path: Path, broken: str) -> None:
+    """Without unknown images there is still an accuracy, without known ones there is nothing."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    for file in (tree / "wood").rglob("*.png"):
+        if (file.parent.name == "ring") is (broken == "unknown"):
+            file.write_bytes(b"torn")
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", on_bad_image="skip", **quick(iterations=2)).path
+    if broken == "unknown":
+        found = evaluate(run, device="cpu")
+        assert (found["n_known"], found["n_unknown"]) == (18, 0)
+        assert found["scores"]["cls"]["acc"] == found["acc"]
+        assert found["scores"]["cls"]["oscr"] is None
+    else:
+        with pytest.raises(OpenDGError, match="Every target image of a known class is broken"):
+            evaluate(run, device="cpu")
+        assert not list(run.glob("evaluation-*")) + list(run.glob("target-*"))

@@ -52,6 +52,8 @@ def evaluate(
     place = make_fabric(device).device
     classifier = restore(run, which, place)
     target = predict_split(run, job, classifier, index, split, split.test, place)
+    if not target.known.any():
+        raise OpenDGError("Every target image of a known class is broken, and nothing can be measured: replace them.")
     write_atomic(run.target_file(which), target.pack())
     val = Predictions.load(run.val_file(which))
     own, usable = METHODS[job.method].score, usable_scores(target, linear_head(classifier))
@@ -101,7 +103,7 @@ def predict_source(run: Run, classifier: Classifier, device: torch.device) -> Pr
 
 def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None = None) -> None:
     """Numbers only mean something on the files that the run was made for: all parts of them, or some."""
-    for part in run.manifest["files"] if parts is None else parts:
+    for part in found["files"] if parts is None else parts:
         if found["files"][part] != run.manifest["files"].get(part):
             raise OpenDGError(
                 f"The {part} images are not those of the run ({found['images'][part]} found, "
