@@ -176,6 +176,11 @@ def test_a_wrong_list(tmp_path: Path, text: str, sentence: str) -> None:
     refused(sentence, str(write(pacs(tmp_path), lists(photo_train=text))))
 
 
+def test_a_list_that_is_no_text(tmp_path: Path) -> None:
+    write(pacs(tmp_path), {"photo_train_kfold.txt": "photo/dog/hündin.png 1".encode("latin-1")})
+    refused("photo_train_kfold.txt cannot be read .it is not UTF-8.", str(tmp_path))
+
+
 def test_lists_that_contradict_each_other(tmp_path: Path) -> None:
     both = lists(photo_train="photo/dog/0.png 1", photo_crossval="photo/dog/0.png 1")
     refused("photo/dog/0.png stands in .*photo_train.* and in .*photo_crossval", str(write(pacs(tmp_path), both)))

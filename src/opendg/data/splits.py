@@ -36,7 +36,12 @@ def with_lists(index: Index, entry: Dataset, home: Path) -> Index:
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line number, key, label) of each line; folders above the domain are cut off."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise OpenDGError(f"The list {path} cannot be read ({reason}): get the official lists again.") from error
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         name, _, label = line.strip().rpartition(" ")
