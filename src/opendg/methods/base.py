@@ -85,17 +85,25 @@ class Method:
     def __init__(self, config: Any = None) -> None:
         self.config: Any = self.Config() if config is None else config
 
+    @property
+    def head(self) -> str:
+        """The kind of head that the Config asks for: with `ova` the one-vs-all one too, with `shared` one for both."""
+        if getattr(self.config, "shared", False):
+            return "shared"
+        return "dual" if getattr(self.config, "ova", False) else "closed"
+
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
         """The tasks of one iteration. Their number and sizes are the same at every step.
 
         Default: 6 B images (what one iteration of MEDIC sees), shared evenly by the source domains, all classes.
         """
         everything = tuple(range(pool.classes))
-        return [Task((domain,), everything, 6 * batch // pool.domains) for domain in range(pool.domains)]
+        share = max(1, 6 * batch // pool.domains)
+        return [Task((domain,), everything, share) for domain in range(pool.domains)]
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        """The network. Default: the closed-set head, with the one-vs-all head where the Config says `ova`."""
-        return Classifier(backbone, classes, head="dual" if getattr(self.config, "ova", False) else "closed")
+        """The network. Default: backbone and `head`."""
+        return Classifier(backbone, classes, self.head)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         """Factors of the learning rate, by the start of a parameter's name. Default: one rate for all."""
@@ -128,6 +136,12 @@ def gradients(loss: Tensor, weights: Weights, keep: bool = False) -> Weights:
     """
     found = torch.autograd.grad(loss, list(weights.values()), retain_graph=keep, materialize_grads=True)
     return over_processes(dict(zip(weights, found, strict=True)))
+
+
+def split_by_name(weights: Weights, start: str) -> tuple[Weights, Weights]:
+    """The weights whose names start so, and the others: for parts of a network that move on losses of their own."""
+    named = {name: weight for name, weight in weights.items() if name.startswith(start)}
+    return named, {name: weight for name, weight in weights.items() if name not in named}
 
 
 def leaves(weights: Weights) -> Weights:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool
-from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.base import Authors, Method, State, Update, gradients, split_by_name
 from opendg.methods.chance import permutation, uniform
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
@@ -81,7 +81,7 @@ class CIRL(Method):
         rate: float = 1.0  # learning rate of heads and masker, as a factor; 10 in the authors' code
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return MaskingClassifier(backbone, classes, "dual" if self.config.ova else "closed")
+        return MaskingClassifier(backbone, classes, self.head)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         return dict.fromkeys(("head.", "second.", "masker."), self.config.rate)
@@ -93,8 +93,7 @@ class CIRL(Method):
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         assert isinstance(classifier, MaskingClassifier)
         weights = classifier.weights()
-        masker = {name: weight for name, weight in weights.items() if name.startswith("masker.")}
-        others = {name: weight for name, weight in weights.items() if name not in masker}
+        masker, others = split_by_name(weights, "masker.")
         pairs = doubled(episode, state)
         features = classifier.at(weights, pairs.images).features
         with torch.no_grad():

@@ -36,10 +36,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from opendg.episodes import Episode
-from opendg.losses import cross_entropy, one_vs_all
 from opendg.methods.base import Method, State, Update, gradients
 from opendg.methods.chance import permutation
-from opendg.methods.erm import ERM, classification_losses, total
+from opendg.methods.erm import ERM, classification_losses, image_losses, total
 from opendg.models.classifier import Classifier, Outputs
 from opendg.models.modes import evaluating
 
@@ -98,8 +97,7 @@ class CrossMatch(Method):
     def aim(self, outputs: Outputs, anchor: Tensor, labels: Tensor) -> Tensor:
         """What the pixels climb, an image each."""
         known, unknown = split(outputs, len(labels))
-        assert known.ova is not None
-        wrong = cross_entropy(known.logits, labels) + one_vs_all(known.ova, labels, self.config.ova_scale)
+        wrong = image_losses(known, labels, self.config.ova_scale)
         far = (outputs.features - anchor).square().mean(1)
         price: float = self.config.distance
         return torch.cat([wrong, unclaimed(margins(unknown), labels)]) - price * far

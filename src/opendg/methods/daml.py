@@ -29,7 +29,6 @@ each CE of an image, and the mixed features have none.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -40,13 +39,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool, Task
-from opendg.losses import cross_entropy, one_vs_all
 from opendg.methods.base import Authors, Method, State, Update
 from opendg.methods.chance import dirichlet, permutation
+from opendg.methods.erm import image_losses
 from opendg.methods.medic import meta_update, sides
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
-from opendg.models.parted import PartedHead, Said, mean_ova
+from opendg.models.parted import PartedHead, Said, mean_logits, mean_ova
 
 
 class Experts(Backbone):
@@ -65,9 +64,7 @@ class MeanHead(PartedHead):
     """log of the mean softmax, plus the mean energy (which no softmax sees); the mean one-vs-all logits."""
 
     def join(self, said: list[Said]) -> Said:
-        logits = torch.stack([z for z, _ in said])
-        mean = logits.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(said))
-        return mean + logits.logsumexp(dim=2).mean(dim=0)[:, None], mean_ova(said)
+        return mean_logits(torch.stack([logits for logits, _ in said])), mean_ova(said)
 
 
 class DAML(Method):
@@ -103,7 +100,7 @@ class DAML(Method):
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         classifier = Classifier(Experts(backbone, domains), classes, "closed")
-        classifier.head = MeanHead("dual" if self.config.ova else "closed", domains, backbone.width, classes)
+        classifier.head = MeanHead(self.head, domains, backbone.width, classes)
         return classifier
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
@@ -120,7 +117,7 @@ class DAML(Method):
         config = self.config
         losses = [config.mix_train * self.mixed(classifier, weights, side, said, (config.own, config.other), state)]
         for own, rows in enumerate(rows_of(side)):
-            losses.append(self.of_images(said[own], side.labels)[rows].sum())
+            losses.append(image_losses(said[own], side.labels, config.ova_scale)[rows].sum())
             others = torch.stack([outputs.logits[rows] for j, outputs in enumerate(said) if j != own], dim=1)
             losses.append(config.distill * distillation(said[own].logits[rows], others, config.temperature, state))
         return torch.stack(losses).sum() / side.batch
@@ -130,15 +127,10 @@ class DAML(Method):
         config = self.config
         losses = [config.mix_test * self.mixed(classifier, weights, side, said, (config.other, config.own), state)]
         for own, outputs in enumerate(said):
-            of_images = self.of_images(outputs, side.labels)
-            foreign = [of_images[rows].sum() for i, rows in enumerate(rows_of(side)) if i != own]
+            each = image_losses(outputs, side.labels, config.ova_scale)
+            foreign = [each[rows].sum() for i, rows in enumerate(rows_of(side)) if i != own]
             losses.append(config.across * torch.stack(foreign).sum())
         return torch.stack(losses).sum() / side.batch
-
-    def of_images(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """CE and, with the head, L_ova of each image."""
-        losses = cross_entropy(outputs.logits, labels)
-        return losses if outputs.ova is None else losses + one_vs_all(outputs.ova, labels, self.config.ova_scale)
 
     def mixed(
         self, classifier: Classifier, weights: Weights, side: Episode, said: list[Outputs],

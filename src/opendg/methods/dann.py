@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode
 from opendg.losses import cross_entropy
-from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.base import Authors, Method, State, Update, gradients, split_by_name
 from opendg.methods.erm import DOMAINBED, ERM, classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
@@ -58,13 +58,12 @@ class DANN(Method):
         ramp: bool = False  # let lambda grow from 0 over the run
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return AdversarialClassifier(backbone, classes, "dual" if self.config.ova else "closed", domains)
+        return AdversarialClassifier(backbone, classes, self.head, domains)
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         assert isinstance(classifier, AdversarialClassifier)
         weights = classifier.weights()
-        adversary = {name: weight for name, weight in weights.items() if name.startswith("discriminator.")}
-        others = {name: weight for name, weight in weights.items() if name not in adversary}
+        adversary, others = split_by_name(weights, "discriminator.")
         outputs = classifier.at(weights, episode.images)
         told = domain_loss(classifier, outputs.features.detach(), episode)
         yield Update({}, gradients(told, adversary))

@@ -26,7 +26,6 @@ starts at 0; ours at the pretrained value). That predictions are averaged, and n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -36,6 +35,7 @@ from opendg.errors import OpenDGError
 from opendg.methods.erm import ERM
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs
+from opendg.models.parted import log_mean, mean_logits
 from opendg.models.stages import Touch, style
 
 
@@ -110,13 +110,8 @@ class DomainClassifier(Classifier):
 def averaged(outputs: Outputs, domains: int) -> Outputs:
     """The outputs for S copies of a batch as one: means of features, of softmax outputs, of energies."""
     features, logits = (part.unflatten(0, (domains, -1)) for part in (outputs.features, outputs.logits))
-    mean = _log_mean(logits.log_softmax(2)) + logits.logsumexp(2, keepdim=True).mean(0)
-    ova = None if outputs.ova is None else _log_mean(outputs.ova.unflatten(0, (domains, -1)).log_softmax(2))
-    return Outputs(features.mean(0), mean, ova)
-
-
-def _log_mean(logs: Tensor) -> Tensor:
-    return logs.logsumexp(0) - math.log(len(logs))
+    ova = None if outputs.ova is None else log_mean(outputs.ova.unflatten(0, (domains, -1)).log_softmax(2))
+    return Outputs(features.mean(0), mean_logits(logits), ova)
 
 
 class DSON(ERM):
@@ -134,4 +129,4 @@ class DSON(ERM):
                 f"DSON replaces the BatchNorm layers of a backbone, and {backbone.name!r} has none: choose one that "
                 "has, such as resnet18.tv_in1k."
             )
-        return DomainClassifier(backbone, classes, "dual" if self.config.ova else "closed", domains)
+        return DomainClassifier(backbone, classes, self.head, domains)

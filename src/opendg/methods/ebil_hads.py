@@ -45,12 +45,14 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool, Task, split_classes
 from opendg.errors import OpenDGError
-from opendg.losses import cross_entropy, one_vs_all
-from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes
+from opendg.losses import cross_entropy
+from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes, split_by_name
 from opendg.methods.chance import on_host
+from opendg.methods.checks import at_least
+from opendg.methods.erm import image_losses
 from opendg.methods.medic import MEDIC, meta_update, sides
 from opendg.models.backbones import Backbone
-from opendg.models.classifier import Classifier, Outputs, Weights
+from opendg.models.classifier import Classifier, Weights
 from opendg.models.modes import evaluating
 from opendg.models.parted import PartedHead, Said, mean_ova
 from opendg.models.stages import behind, channels, looks, touched
@@ -144,9 +146,7 @@ class EBiLHaDS(MEDIC):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            for key in ("interval", "look"):
-                if getattr(self, key) < 1:
-                    raise ValueError(f"{key} is {getattr(self, key)} and must be 1 or more")
+            at_least(self, interval=1, look=1)
             if not 0 <= self.dropout < 1:
                 raise ValueError(f"dropout is {self.dropout} and must be at least 0 and below 1")
 
@@ -156,8 +156,7 @@ class EBiLHaDS(MEDIC):
         self.held: int | None = None  # the domain that was chosen last, on the host for `tasks`
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        head = "shared" if self.config.shared else "dual" if self.config.ova else "closed"
-        return Led(backbone, classes, head, self.config.dropout, self.config.batchnorm == "frozen")
+        return Led(backbone, classes, self.head, self.config.dropout, self.config.batchnorm == "frozen")
 
     def _held_out(self, count: int, step: int, random: np.random.Generator) -> int:
         return super()._held_out(count, step, random) if self.held is None else self.held
@@ -174,8 +173,7 @@ class EBiLHaDS(MEDIC):
             noted.setdefault(side, confidence.detach())
             return value
 
-        named = classifier.weights()
-        main = {name: weight for name, weight in named.items() if not name.startswith("follower.")}
+        follower, main = split_by_name(classifier.weights(), "follower.")
         yield meta_update(
             classifier,
             lambda weights: loss(weights, "train", train, of_train),
@@ -183,7 +181,7 @@ class EBiLHaDS(MEDIC):
             main, self.config.alpha, self.config.beta, self.config.order,
         )  # fmt: skip
         regression = (trust - torch.cat([noted["train"], noted["test"]])).square().sum() / episode.batch
-        yield Update({"follower": regression}, gradients(regression, {n: named[n] for n in named if n not in main}))
+        yield Update({"follower": regression}, gradients(regression, follower))
 
     def side_loss(self, classifier: Led, weights: Weights, side: Episode, trust: Tensor) -> tuple[Tensor, Tensor]:
         """L of one side over B, in one batch or task by task, and the main network's confidence in each image."""
@@ -197,17 +195,12 @@ class EBiLHaDS(MEDIC):
         config, labels = self.config, part.labels
         branches = classifier.head.each(weights, classifier.at(weights, part.images).features)
         confidence = torch.stack([evidence(branch.logits)[1] for branch in branches]).mean(dim=0).amax(dim=1)
-        losses = torch.stack([self.of_branch(branch, labels) for branch in branches]).mean(dim=0)
+        losses = torch.stack([image_losses(branch, labels, config.ova_scale) for branch in branches]).mean(dim=0)
         losses = losses + config.weighted * trust * cross_entropy(branches[0].logits, labels)
         losses = losses + config.evidential * sum(evidential(branch.logits, labels) for branch in branches)
         losses = losses - config.opposed * (trust - confidence).square()
         apart = config.rebias * len(labels) * mmd(branches[0].features, branches[1].features)
         return (losses.sum() - apart) / part.batch, confidence
-
-    def of_branch(self, branch: Outputs, labels: Tensor) -> Tensor:
-        """CE + L_ova of each image."""
-        losses = cross_entropy(branch.logits, labels)
-        return losses if branch.ova is None else losses + one_vs_all(branch.ova, labels, self.config.ova_scale)
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
         """The domain that is held out, and how often each was chosen."""

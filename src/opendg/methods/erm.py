@@ -38,6 +38,12 @@ def classification_losses(outputs: Outputs, episode: Episode, ova_scale: float =
     return losses
 
 
+def image_losses(outputs: Outputs, labels: Tensor, ova_scale: float = 0.5) -> Tensor:
+    """CE + L_ova, where there is a one-vs-all head, of each image: for methods that weigh or sort them."""
+    losses = cross_entropy(outputs.logits, labels)
+    return losses if outputs.ova is None else losses + one_vs_all(outputs.ova, labels, ova_scale)
+
+
 def scaled(penalty: Tensor, episode: Episode) -> Tensor:
     """A penalty that its paper adds to the mean loss over images, beside our sum / B: times n / B, n the images here.
 

@@ -33,6 +33,7 @@ from torch.func import grad
 
 from opendg.episodes import Episode, Pool, Task, split_classes
 from opendg.methods.base import Authors, Method, State, Update, gradients, leaves, over_processes
+from opendg.methods.checks import one_of
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -70,8 +71,7 @@ class MEDIC(Method):
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        head = "shared" if self.config.shared else "dual" if self.config.ova else "closed"
-        return Classifier(backbone, classes, head, freeze_batchnorm=self.config.batchnorm == "frozen")
+        return Classifier(backbone, classes, self.head, freeze_batchnorm=self.config.batchnorm == "frozen")
 
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
         """Meta-train tasks, then meta-test tasks; 3 B images on each side. C2 is redrawn while a task has no image."""
@@ -122,13 +122,6 @@ class MEDIC(Method):
         scale = self.config.ova_scale
         losses = [total(classification_losses(classifier.at(weights, part.images), part, scale)) for part in parts]
         return torch.stack(losses).sum()
-
-
-def one_of(config: object, **choices: tuple[object, ...]) -> None:
-    """Refuse a setting that is none of its choices."""
-    for key, allowed in choices.items():
-        if getattr(config, key) not in allowed:
-            raise ValueError(f"{key} is {getattr(config, key)!r} and must be one of {', '.join(map(str, allowed))}")
 
 
 def sides(episode: Episode) -> tuple[Episode, Episode]:

@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from opendg.episodes import Episode, Pool, Task, class_groups
 from opendg.methods.base import Authors, State, Survey, Update, gradients, leaves, mean_over_processes
 from opendg.methods.chance import on_host
-from opendg.methods.medic import MEDIC, add, descend, one_of
+from opendg.methods.checks import at_least, one_of
+from opendg.methods.medic import MEDIC, add, descend
 from opendg.models.classifier import Classifier, Weights
 from opendg.models.modes import evaluating
 
@@ -67,9 +68,7 @@ class MEDICpp(MEDIC):
 
         def __post_init__(self) -> None:
             one_of(self, select=("random", "hard"), batchnorm=("merged", "per-task", "frozen"))
-            for key in ("task_d", "task_c", "steps", "interval", "look"):
-                if getattr(self, key) < 1:
-                    raise ValueError(f"{key} is {getattr(self, key)} and must be 1 or more")
+            at_least(self, task_d=1, task_c=1, steps=1, interval=1, look=1)
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
 

@@ -81,7 +81,7 @@ class MetaReg(Method):
         eta: float = 1e-2  # rate of phi
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return MetaRegClassifier(backbone, classes, "dual" if self.config.ova else "closed", domains)
+        return MetaRegClassifier(backbone, classes, self.head, domains)
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
         phi = torch.zeros_like(_layer(classifier).weight)

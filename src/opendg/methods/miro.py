@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode
 from opendg.errors import OpenDGError
-from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.base import Authors, Method, State, Update, gradients, split_by_name
 from opendg.methods.erm import DOMAINBED, ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
@@ -96,8 +96,7 @@ class MIRO(Method):
                 f"MIRO stays close to the maps of a pretrained network, and the backbone {backbone.name!r} has none: "
                 "choose one with stages and ImageNet weights, such as resnet18.tv_in1k."
             )
-        head = "dual" if self.config.ova else "closed"
-        return RememberingClassifier(backbone, classes, head, self.config.freeze_batchnorm)
+        return RememberingClassifier(backbone, classes, self.head, self.config.freeze_batchnorm)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         return {"variance.": self.config.rate}
@@ -112,7 +111,7 @@ class MIRO(Method):
         bounds = {stage: distance(maps[stage], first[stage], raw) for stage, raw in classifier.variance.items()}
         losses["miro"] = self.config.weight * scaled(torch.stack(list(bounds.values())).sum(), episode)
         bare = torch.stack([len(classifier.variance[stage]) * bound for stage, bound in bounds.items()]).sum()
-        raws = {name: weight for name, weight in weights.items() if name.startswith("variance.")}
+        raws, _ = split_by_name(weights, "variance.")
         found = gradients(total(losses), weights, keep=True) | gradients(scaled(bare, episode), raws)
         yield Update(losses, found)
 

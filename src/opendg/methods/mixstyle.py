@@ -33,6 +33,7 @@ from opendg.episodes import Episode
 from opendg.errors import OpenDGError
 from opendg.methods.base import Authors, Method, State, Update, gradients
 from opendg.methods.chance import beta, permutation, uniform
+from opendg.methods.checks import one_of
 from opendg.methods.erm import ERM, classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
@@ -57,8 +58,7 @@ class MixStyle(Method):
         mix: str = "random"  # the partner: any image (random) or one of another domain (crossdomain)
 
         def __post_init__(self) -> None:
-            if self.mix not in ("random", "crossdomain"):
-                raise ValueError(f"mix is {self.mix!r} and must be one of random, crossdomain")
+            one_of(self, mix=("random", "crossdomain"))
             if not 0 <= self.probability <= 1 or not self.alpha > 0:
                 raise ValueError(f"probability is {self.probability} (0 to 1) and alpha {self.alpha} (above 0)")
 

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool
 from opendg.methods.base import Authors, Method, State, Survey, Update, gradients
+from opendg.methods.checks import at_least
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -74,8 +75,7 @@ class MMLD(Method):
         interval: int = 200  # iterations between two clusterings
 
         def __post_init__(self) -> None:
-            if self.clusters < 2 or self.interval < 1:
-                raise ValueError(f"clusters is {self.clusters} (2 or more) and interval {self.interval} (1 or more)")
+            at_least(self, clusters=2, interval=1)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
@@ -85,7 +85,7 @@ class MMLD(Method):
         for stage in STAGES:
             stage_module(backbone, stage)
         channels(backbone)  # refuses stages without maps
-        return LatentDomainClassifier(backbone, classes, "dual" if self.config.ova else "closed", self.config.clusters)
+        return LatentDomainClassifier(backbone, classes, self.head, self.config.clusters)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         return {"head.": self.config.rate, "discriminator.": self.config.rate}

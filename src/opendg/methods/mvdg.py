@@ -47,6 +47,7 @@ from opendg.data.augment import FLIP, HEIGHT, LEFT, TOP, UNCHANGED, WIDTH, Augme
 from opendg.episodes import Episode, Pool, Task
 from opendg.methods.averaging import blank, renew_batchnorm
 from opendg.methods.base import Authors, Method, State, Survey, Update, gradients, leaves
+from opendg.methods.checks import at_least
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
@@ -107,9 +108,7 @@ class MVDG(Method):
         ova_scale: float = 0.5  # 0.5 as coded by MEDIC's authors, 1 as in their Eq. 7
 
         def __post_init__(self) -> None:
-            for key in ("trajectories", "length", "views"):
-                if getattr(self, key) < 1:
-                    raise ValueError(f"{key} is {getattr(self, key)} and must be 1 or more")
+            at_least(self, trajectories=1, length=1, views=1)
             if not self.scale > 0:
                 raise ValueError(f"scale is {self.scale} and must be above 0")
 
@@ -120,8 +119,7 @@ class MVDG(Method):
         return [Task((int(domain),), everything, batch) for split in splits for domain in split]
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        head = "dual" if self.config.ova else "closed"
-        return MultiView(backbone, classes, head, self.config.views, self.config.mirror)
+        return MultiView(backbone, classes, self.head, self.config.views, self.config.mirror)
 
     def rates(self, classifier: Classifier) -> dict[str, float]:
         return {"head.": self.config.head_rate}

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode
 from opendg.losses import cross_entropy
-from opendg.methods.base import Authors, Method, State, Update, gradients
+from opendg.methods.base import Authors, Method, State, Update, gradients, split_by_name
 from opendg.methods.chance import permutation, uniform
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
@@ -72,13 +72,12 @@ class SagNet(Method):
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         channels(backbone)  # says so where there is no map
-        return StyleClassifier(backbone, classes, "dual" if self.config.ova else "closed", self.config.stage)
+        return StyleClassifier(backbone, classes, self.head, self.config.stage)
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
         assert isinstance(classifier, StyleClassifier)
         weights = classifier.weights()
-        branch = {name: weight for name, weight in weights.items() if name.startswith("branch.")}
-        main = {name: weight for name, weight in weights.items() if name not in branch}
+        branch, main = split_by_name(weights, "branch.")
         adversary = adversarial(classifier, self.config.stage)
         content, styled = self.forward(classifier, episode, state)
         losses = classification_losses(content, episode, self.config.ova_scale)
@@ -90,8 +89,7 @@ class SagNet(Method):
         fooled = clipped(gradients(undecided, adversary, keep=True), most)
         moves = gradients(total(losses), main)
         moves |= {name: moves[name] + part for name, part in fooled.items()} | learnt
-        named = losses | {"style": told, "adversary": undecided}
-        yield Update(named, {name: move.detach() for name, move in moves.items()})
+        yield Update(losses | {"style": told, "adversary": undecided}, moves)
 
     def forward(self, classifier: StyleClassifier, episode: Episode, state: State) -> tuple[Outputs, Tensor]:
         """What the content path says of the images in random styles, and the branch of their styles (logits)."""

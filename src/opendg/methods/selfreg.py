@@ -97,7 +97,7 @@ class SelfReg(Method):
         return min(domains, 1 + int(thirds * (domains - 1) + 1e-9))
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return ProjectingClassifier(backbone, classes, "dual" if self.config.ova else "closed")
+        return ProjectingClassifier(backbone, classes, self.head)
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
         device = next(classifier.parameters()).device

@@ -36,6 +36,7 @@ import torch
 from opendg.episodes import Episode, Pool
 from opendg.methods.averaging import adopt, blank, fold, named, renew_batchnorm
 from opendg.methods.base import Authors, State, Survey, Update
+from opendg.methods.checks import at_least
 from opendg.methods.erm import DOMAINBED, ERM
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -63,15 +64,14 @@ class SWAD(ERM):
         freeze_batchnorm: bool = False
 
         def __post_init__(self) -> None:
-            if min(self.interval, self.converge, self.patience) < 1:
-                raise ValueError("interval, converge and patience must be 1 or more")
+            at_least(self, interval=1, converge=1, patience=1)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self.interval = self.config.interval
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
-        return Classifier(backbone, classes, "dual" if self.config.ova else "closed", self.config.freeze_batchnorm)
+        return Classifier(backbone, classes, self.head, self.config.freeze_batchnorm)
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
         weights = classifier.weights()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -33,6 +35,19 @@ class PartedHead(nn.Module):
             own = {name: weights[f"head.parts.{number}.{name}"] for name, _ in part.named_parameters()}
             outputs.append(Outputs(share, *functional_call(part, own, (share,))))
         return outputs
+
+
+def mean_logits(logits: Tensor) -> Tensor:
+    """(n, K) from the logits (parts, n, K) of several parts: their softmax is the mean softmax, log-sum-exp the mean.
+
+    So a probability is the mean of those of the parts, and the energy score keeps a meaning.
+    """
+    return log_mean(logits.log_softmax(dim=2)) + logits.logsumexp(dim=2, keepdim=True).mean(dim=0)
+
+
+def log_mean(logs: Tensor) -> Tensor:
+    """The logarithm of the mean over the parts, the first dimension, from logarithms."""
+    return logs.logsumexp(dim=0) - math.log(len(logs))
 
 
 def mean_ova(said: list[Said]) -> Tensor | None:

@@ -1,0 +1,17 @@
+"""What the Configs of several methods check alike. A ValueError says what a setting is and what it must be."""
+
+from __future__ import annotations
+
+
+def one_of(config: object, **choices: tuple[object, ...]) -> None:
+    """Refuse a setting that is none of its choices."""
+    for key, allowed in choices.items():
+        if getattr(config, key) not in allowed:
+            raise ValueError(f"{key} is {getattr(config, key)!r} and must be one of {', '.join(map(str, allowed))}")
+
+
+def at_least(config: object, **least: int) -> None:
+    """Refuse a number that is smaller."""
+    for key, smallest in least.items():
+        if getattr(config, key) < smallest:
+            raise ValueError(f"{key} is {getattr(config, key)} and must be {smallest} or more")
