@@ -22,6 +22,7 @@ import pytest
 import torch
 from PIL import Image
 
+from opendg.episodes import Pool, Task
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
 from opendg.methods.base import Authors
@@ -34,6 +35,7 @@ from opendg.runs.directory import Run
 from opendg.scores.registry import SCORES
 from opendg.training.recipe import Recipe
 from opendg.training.train import resume, train
+from tests.methods.meta_by_hand import full_pool
 
 DOMAINS = ("bright", "dark", "green", "noisy", "red")
 CLASSES = ("bar", "cross", "disc", "frame", "grid")  # the last one unknown
@@ -150,6 +152,20 @@ def test_trains_resumes_and_predicts(name: str, tree: Path, tmp_path: Path) -> N
 def test_two_and_four_source_domains(name: str, sources: int, tree: Path, tmp_path: Path) -> None:
     run = start(name, tree, tmp_path / "run", sources=sources, iterations=3)
     assert all(torch.isfinite(tensor).all() for tensor in run.load_weights("selected").values())
+
+
+@ALL
+@pytest.mark.parametrize(("domains", "batch"), [(2, 3), (4, 1), (8, 1)])
+def test_tasks_keep_their_sizes_and_none_is_empty(name: str, domains: int, batch: int) -> None:
+    pool, random = full_pool(domains, 6), np.random.default_rng(0)
+    first, *later = ([len(pool.draw(task, random)) for task in tasks] for tasks in some_tasks(name, pool, batch))
+    assert min(first) > 0
+    assert later == [first] * len(later)
+
+
+def some_tasks(name: str, pool: Pool, batch: int) -> list[list[Task]]:
+    method, random = make_method(name), np.random.default_rng(1)
+    return [method.tasks(pool, batch, step, random) for step in range(4)]
 
 
 @ALL
