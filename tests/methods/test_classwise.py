@@ -6,12 +6,11 @@ import copy
 
 import numpy as np
 import pytest
-import torch
 
 from opendg.methods.medic import MEDIC, Classwise
 from opendg.methods.registry import make_method
 from small import small_classifier, small_episode, small_state
-from tests.methods.meta_by_hand import full_pool, loss_by_hand
+from tests.methods.meta_by_hand import assert_same, full_pool, gradient_by_hand, loss_by_hand, move_by_hand
 
 
 @pytest.mark.parametrize("domains", [1, 2, 3, 5])
@@ -28,16 +27,13 @@ def test_the_sides_differ_in_classes_and_not_in_domains(domains: int) -> None:
 def test_both_sides_by_hand(ova: bool) -> None:
     method = Classwise(Classwise.Config(alpha=0.2, beta=0.7, ova=ova))
     classifier, episode = small_classifier(method), small_episode((6, 6))
-    copied = copy.deepcopy(classifier)
+    network = copy.deepcopy(classifier)
     train, test = episode.each()
-    inner = torch.autograd.grad(loss_by_hand(copied, train), list(copied.parameters()))
-    with torch.no_grad():
-        for parameter, gradient in zip(copied.parameters(), inner, strict=True):
-            parameter -= 0.2 * gradient
-    outer = torch.autograd.grad(loss_by_hand(copied, test), list(copied.parameters()))
+    inner = gradient_by_hand(network, loss_by_hand(network, train))
+    move_by_hand(network, inner, 0.2)
+    outer = gradient_by_hand(network, loss_by_hand(network, test))
     (update,) = method.step(classifier, episode, small_state())
-    for found, first, second in zip(update.gradients.values(), inner, outer, strict=True):
-        torch.testing.assert_close(found, first + 0.7 * second)
+    assert_same(update.gradients, {name: inner[name] + 0.7 * outer[name] for name in inner})
 
 
 def test_it_is_medic_without_the_domain_split() -> None:

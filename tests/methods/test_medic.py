@@ -14,42 +14,33 @@ from opendg.methods.medic import MEDIC, MLDG
 from opendg.methods.registry import make_method
 from opendg.models.classifier import Classifier
 from small import small_classifier, small_episode, small_state
+from tests.methods.meta_by_hand import assert_same, flat, full_pool, gradient_by_hand, loss_by_hand, move_by_hand
 
 SIX = (2, 2, 2, 2, 2, 2)
-
-
-def loss_by_hand(network: Classifier, task: Episode) -> Tensor:
-    """CE + half of Eq. 7 of one task, image by image, class by class: no code of ours but the forward pass."""
-    outputs = network(task.images)
-    total = torch.zeros((), dtype=torch.float64)
-    for z, b, y in zip(outputs.logits, outputs.ova, task.labels.tolist(), strict=True):
-        q = [torch.exp(b[1, k]) / (torch.exp(b[0, k]) + torch.exp(b[1, k])) for k in range(len(z))]
-        negatives = [torch.log(1 - q[j]) for j in range(len(z)) if j != y]
-        ova = -torch.log(q[y]) - min(negatives)
-        total = total - torch.log(torch.exp(z[y]) / torch.exp(z).sum()) + 0.5 * ova
-    return total / len(task.labels)
-
-
-def gradient_by_hand(network: nn.Module, loss: Tensor) -> list[Tensor]:
-    network.zero_grad()
-    loss.backward()
-    return [p.grad.clone() for p in network.parameters()]
 
 
 @pytest.mark.parametrize("batchnorm", ["per-task", "merged"])
 def test_first_order_is_algorithm_1(batchnorm: str) -> None:
     method = MEDIC(MEDIC.Config(alpha=0.3, beta=0.7, batchnorm=batchnorm))
     classifier, episode = small_classifier(method), small_episode(SIX)
-    network, moved = copy.deepcopy(classifier), copy.deepcopy(classifier)
+    network = copy.deepcopy(classifier)
     f1_i, f1_j, g2, f2, g1_a, g1_b = episode.each()
     inner = gradient_by_hand(network, sum(loss_by_hand(network, task) for task in (f1_i, f1_j, g2)))
-    with torch.no_grad():
-        for parameter, gradient in zip(moved.parameters(), inner, strict=True):
-            parameter -= 0.3 * gradient
-    outer = gradient_by_hand(moved, sum(loss_by_hand(moved, task) for task in (f2, g1_a, g1_b)))
+    move_by_hand(network, inner, 0.3)
+    outer = gradient_by_hand(network, sum(loss_by_hand(network, task) for task in (f2, g1_a, g1_b)))
     (update,) = method.step(classifier, episode, small_state())
-    for found, first, second in zip(update.gradients.values(), inner, outer, strict=True):
-        torch.testing.assert_close(found, first + 0.7 * second, rtol=1e-9, atol=1e-12)
+    assert_same(update.gradients, {name: inner[name] + 0.7 * outer[name] for name in inner})
+
+
+@pytest.mark.parametrize("name", ["medic", "mldg", "classwise"])
+@pytest.mark.parametrize("ova", [True, False])
+def test_without_the_inner_step_it_is_erm_on_the_same_images(name: str, ova: bool) -> None:
+    episode, erm = small_episode(SIX), make_method("erm", {"ova": ova})
+    (plain,) = erm.step(small_classifier(erm), episode, small_state())
+    for alpha in (0.0, 0.3):
+        method = make_method(name, {"alpha": alpha, "ova": ova})
+        (update,) = method.step(small_classifier(method), episode, small_state())
+        assert torch.allclose(flat(update), flat(plain), rtol=1e-9, atol=1e-12) == (alpha == 0)
 
 
 def objective(method: MEDIC, classifier: Classifier, episode: Episode) -> Tensor:
@@ -87,7 +78,7 @@ def test_orders_differ_only_by_the_inner_curvature() -> None:
     for order in (1, 2):
         method = MEDIC(MEDIC.Config(order=order, alpha=0.3))
         (update,) = method.step(small_classifier(method), episode, small_state())
-        found[order] = torch.cat([g.flatten() for g in update.gradients.values()])
+        found[order] = flat(update)
     assert not torch.allclose(found[1], found[2], rtol=1e-3)
 
 
@@ -128,11 +119,6 @@ def test_both_passes_move_the_running_statistics() -> None:
     classifier = small_classifier(method, batchnorm=True)
     list(method.step(classifier, small_episode(SIX), small_state()))
     assert int(classifier.backbone.net[0][1].num_batches_tracked) == 2
-
-
-def full_pool(domains: int, classes: int, each: int = 5) -> Pool:
-    domain, label = (a.ravel() for a in np.mgrid[0:domains, 0:classes])
-    return Pool(np.repeat(domain, each), np.repeat(label, each), domains, classes)
 
 
 @pytest.mark.parametrize("domains", [2, 3, 5])
@@ -189,20 +175,17 @@ def test_the_halves_of_the_ablation() -> None:
 def test_mldg_is_its_formula() -> None:
     method = MLDG(MLDG.Config(order=1, alpha=0.2))
     classifier, episode = small_classifier(method), small_episode((6, 6))
-    copied = copy.deepcopy(classifier)
+    network = copy.deepcopy(classifier)
     train, test = episode.each()
 
-    def mean_ce(network: Classifier, task: Episode) -> Tensor:
-        return nn.functional.cross_entropy(network(task.images).logits, task.labels) * 3  # three batch means
+    def three_means(task: Episode) -> Tensor:
+        return 3 * nn.functional.cross_entropy(network(task.images).logits, task.labels)
 
-    inner = gradient_by_hand(copied, mean_ce(copied, train))
-    with torch.no_grad():
-        for parameter, gradient in zip(copied.parameters(), inner, strict=True):
-            parameter -= 0.2 * gradient
-    outer = gradient_by_hand(copied, mean_ce(copied, test))
+    inner = gradient_by_hand(network, three_means(train))
+    move_by_hand(network, inner, 0.2)
+    outer = gradient_by_hand(network, three_means(test))
     (update,) = method.step(classifier, episode, small_state())
-    for found, first, second in zip(update.gradients.values(), inner, outer, strict=True):
-        torch.testing.assert_close(found, first + second)
+    assert_same(update.gradients, {name: inner[name] + outer[name] for name in inner})
 
 
 def test_a_task_is_shared_evenly_by_its_domains() -> None:
