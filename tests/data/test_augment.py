@@ -130,6 +130,15 @@ def test_unchanged_rows_give_the_test_image() -> None:
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("shape", [(320, 320), (320, 40), (30, 400)])
+def test_large_images_are_reduced_as_for_the_test(shape: tuple[int, int]) -> None:
+    """Fine grain is gray from afar, in training as in the test: without antialiasing it would stay grain."""
+    grain = torch.randint(0, 256, (2, *shape, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    trained = Augment(crop=(0.8, 1.0)).apply(grain, rows(2), (32, 32), ZERO, ONE)
+    tested = prepare(grain, (32, 32), ZERO, ONE)
+    assert trained.std() < 2 * tested.std()
+
+
 @pytest.mark.parametrize("setting", [Augment.photo(), Augment.digits(), Augment.none()])
 @pytest.mark.parametrize("size", [(32, 32), (20, 24)])
 def test_gives_float32_channels_last_of_the_size(setting: Augment, size: tuple[int, int]) -> None:

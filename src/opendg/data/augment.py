@@ -89,12 +89,13 @@ class Augment:
     def apply(self, images: Tensor, plan: Tensor, size: tuple[int, int], mean: Tensor, std: Tensor) -> Tensor:
         """uint8 (n, H, W, 3) and a plan (n, width) to normalised float32 (n, 3, *size), channels last.
 
-        The crop samples bilinearly without antialiasing: keep the images within about twice `size`. Operations that
-        are off are left out, whatever their columns say.
+        The crop samples bilinearly without antialiasing, so images of more than twice `size` are reduced to that first.
+        Operations that are off are left out, whatever their columns say.
         """
         column = plan[:, :, None, None, None].unbind(1)  # each (n, 1, 1, 1), to go with (n, 3, h, w)
         x = _float(images)
         if self.crop is not None:
+            x = _resize(x, (min(x.shape[2], 2 * size[0]), min(x.shape[3], 2 * size[1])))
             x = functional.grid_sample(x, _grid(plan, size), padding_mode="border", align_corners=False)
         else:
             x = _resize(x, size)
