@@ -177,6 +177,10 @@ class MLDG(MEDIC):
     """MLDG: meta-train on two domains, meta-test on the third (Li et al., AAAI 2018); MEDIC's domain-wise half.
 
     min F(theta) + beta G(theta - alpha grad F(theta)): 3 B images of S1 | 3 B images of S2, all classes.
+
+    Deviations: S1, S2, alpha and order are MEDIC's, so that the two differ in the classes alone. The authors hold out a
+    random domain (`domain_order=random`), train on all the others, and go through the inner step (`order=2`) of rate
+    0.5, on features that stay fixed.
     """
 
     name = "mldg"
