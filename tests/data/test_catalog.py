@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from opendg.data import catalog
 from opendg.data.catalog import open_dataset, recognise
 from opendg.data.index import NO_PART, TRAIN, VAL
 from opendg.errors import OpenDGError
-from tests.data.trees import grid, write
+from tests.data.trees import grid, unreadable, write
 
 PACS = catalog.get("pacs")
 
@@ -130,6 +131,16 @@ def test_a_name_without_a_place() -> None:
 def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     refused(r"PACS is not under .*: expected its domains \(art_painting", "pacs", tmp_path)
     refused("There is no folder .*nowhere", "pacs", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("closed", [".", "pacs", "pacs/photo", "pacs/photo/dog"])
+def test_a_folder_that_may_not_be_read(closed: str) -> None:
+    with TemporaryDirectory() as folder:  # which others may look into, unlike tmp_path
+        root = Path(folder)
+        root.chmod(0o755)
+        pacs(root / "pacs")
+        with unreadable(root / closed):
+            refused(f"{(root / closed).name} cannot be read .Permission denied.: see that you may", "pacs", root)
 
 
 def test_neither_name_nor_folder(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import shutil
 from itertools import compress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from opendg.methods.registry import METHODS
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
 from opendg.scores import SCORES
+from tests.data.trees import unreadable
 from tests.tiny import CLASSES, picture, quick, write_tree
 
 
@@ -287,3 +290,22 @@ def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for path in found] == [
         "a.jpeg", "b.PNG", "deep/c.webp", "deep/d.tiff", "notes.txt",
     ]  # fmt: skip
+
+
+def test_pipes_are_not_waited_for_and_links_to_nothing_are_told(recognizer: Recognizer, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    (one,) = recognizer.predict(find_images([tmp_path]))
+    assert "No such file" in str(one.error)
+
+
+@pytest.mark.parametrize("closed", [".", "deep"])
+def test_a_folder_that_may_not_be_read_is_not_passed_over(closed: str) -> None:
+    with TemporaryDirectory() as folder:  # which others may look into, unlike tmp_path
+        root = Path(folder)
+        root.chmod(0o755)
+        (root / "deep").mkdir()
+        for name in ("a.png", "deep/b.png"):
+            (root / name).touch()
+        with unreadable(root / closed), pytest.raises(OpenDGError, match="cannot be read .Permission denied."):
+            find_images([root])

@@ -55,9 +55,13 @@ def _named(entry: Dataset, place: Path) -> Index:
     """The dataset of that name under `place`."""
     if not place.is_dir():
         raise OpenDGError(f"There is no folder {place}: give with --root the folder that holds {entry.title}.")
-    for home, folder in _candidates(entry, place):
-        if _holds_domains(entry, folder):
-            return with_lists(scan(folder, entry.name), entry, home)
+    try:
+        found = next((pair for pair in _candidates(entry, place) if _holds_domains(entry, pair[1])), None)
+    except OSError as error:
+        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+    if found is not None:
+        home, folder = found
+        return with_lists(scan(folder, entry.name), entry, home)
     raise OpenDGError(
         f"{entry.title} is not under {place}: expected its domains ({', '.join(entry.domains)}) there or in "
         f"{place / entry.name}{_how_to_get(entry)}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -150,20 +152,35 @@ def _default_score(run: Run, val: Predictions) -> str:
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
     """Files as they are, and all images below folders, sorted; hidden files and folders are left out."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            images = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-            found += sorted(file for file in images if not _is_hidden(file.relative_to(path)))
-        elif path.exists():
-            found.append(path)
-        else:
+    try:
+        return [image for path in map(Path, paths) for image in _found(path)]
+    except OSError as error:
+        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+
+
+def _found(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
             raise OpenDGError(f"There is no {str(path)!r}: give image files or folders.")
-    return found
+        return [path]
+    found: list[Path] = []
+    for place, folders, files in os.walk(path, onerror=_raise):  # rglob would pass over what it may not read
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images = (Path(place, name) for name in files if not name.startswith("."))
+        found += (image for image in images if image.suffix.lower() in SUFFIXES and not _is_pipe(image))
+    return sorted(found)
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(name.startswith(".") for name in path.parts)
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_pipe(file: Path) -> bool:
+    """Or a device: something that may never end. What cannot be looked at is none, and told when it is read."""
+    try:
+        return not stat.S_ISREG(file.stat().st_mode)
+    except OSError:
+        return False
 
 
 def load(run: str | Path, **options: Any) -> Recognizer:
