@@ -267,7 +267,7 @@ def test_one_graph_without_breaks() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("setting", [Augment.photo(), Augment.digits()])
-@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize("side", [32, 64, 96])
 def test_cuda_eager_and_captured_agree_with_the_cpu(setting: Augment, side: int) -> None:
     plans = [torch.from_numpy(setting.plan(np.random.default_rng(seed), 6)) for seed in (0, 1)]
     batches = [pictures(6, side, side, seed) for seed in (0, 1)]
