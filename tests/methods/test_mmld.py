@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
 
 from opendg.errors import OpenDGError
@@ -143,6 +145,29 @@ def test_after_the_last_iteration_nothing_is_clustered(tmp_path: Path, fraction:
     state.fraction.fill_(fraction)
     method.every(survey, network, state)
     assert (len(set(state.own["clusters"].tolist())) == 3) == clusters_anew
+
+
+def look(rank: int, folder: str) -> None:
+    """One of two processes, whose statistics of BatchNorm have parted."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    network = pair(MMLD())[0].float()
+    network.backbone.net[0][1].running_mean.fill_(0.1 * rank)
+    np.save(f"{folder}/rows-{rank}.npy", styles(real_survey(Path(folder) / f"images-{rank}", network), network))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_cluster_the_same_rows(tmp_path: Path) -> None:
+    mp.spawn(look, args=(str(tmp_path),), nprocs=2)
+    first, second = (np.load(tmp_path / f"rows-{rank}.npy") for rank in (0, 1))
+    assert np.array_equal(first, second)
+    network = pair(MMLD())[0].float()
+    rows = []
+    for rank in (0, 1):
+        network.backbone.net[0][1].running_mean.fill_(0.1 * rank)
+        rows.append(styles(real_survey(tmp_path / "images", network), network))
+    assert not np.allclose(rows[0], rows[1], rtol=1e-3)
+    np.testing.assert_allclose(first, (rows[0] + rows[1]) / 2, rtol=1e-5, atol=1e-6)
 
 
 def test_interval_and_rates_follow_the_settings() -> None:

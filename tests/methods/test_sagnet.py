@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -99,6 +103,30 @@ def test_weight_0_stops_the_adversary_and_nothing_else() -> None:
         found[weight] = gradients_of(method, pair(method)[0], domain_episode())
     changed = {name for name, gradient in found[0.0].items() if not torch.allclose(gradient, found[0.5][name])}
     assert changed == {"backbone.net.0.1.weight", "backbone.net.0.1.bias"}
+
+
+def fool(rank: int, folder: str) -> None:
+    """One of two processes, with unequal shares of the images and an adversary whose gradient is cut."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    method = SagNet(SagNet.Config(stage="1", clip=1e-3))
+    network, _ = pair(method)
+    for parameter in network.branch.head.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    episode = domain_episode((5, 5, 5)).tasks(0, 1) if rank == 0 else domain_episode((5, 5, 5)).tasks(1, 3)
+    found = gradients_of(method, network, episode)
+    without = gradients_of(SagNet(SagNet.Config(stage="1", weight=0.0)), network, episode)
+    torch.save({name: found[name] - without[name] for name in adversarial(network, "1")}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_processes_cut_the_adversary_alike_and_as_one_does(tmp_path: Path) -> None:
+    """At `clip` times n / B, n the 15 images of both."""
+    mp.spawn(fool, args=(str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    norm = float(sum(part.square().sum() for part in first.values()) ** 0.5)
+    assert norm == pytest.approx(1e-3 * 15 / 2, rel=1e-6)
 
 
 def test_off_in_evaluation() -> None:

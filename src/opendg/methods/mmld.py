@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool
-from opendg.methods.base import Authors, Method, State, Survey, Update, gradients
+from opendg.methods.base import Authors, Method, State, Survey, Update, gradients, mean_over_processes
 from opendg.methods.checks import at_least
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
@@ -136,7 +136,7 @@ def styles(survey: Survey, classifier: Classifier) -> NDArray[np.float32]:
             classifier(images.to(classifier.precise), looks(STAGES, maps))
             parts = [(mean, variance.sqrt()) for mean, variance in (style(maps[stage]) for stage in STAGES)]
             rows.append(torch.cat([*parts[0], *parts[1]], dim=1).flatten(1).float())
-    return torch.cat(rows).cpu().numpy()
+    return mean_over_processes(torch.cat(rows)).cpu().numpy()  # statistics of BatchNorm differ between processes
 
 
 def cluster(rows: NDArray[np.float32], clusters: int) -> NDArray[np.int64]:

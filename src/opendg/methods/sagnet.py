@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode
 from opendg.losses import cross_entropy
-from opendg.methods.base import Authors, Method, State, Update, gradients, split_by_name
+from opendg.methods.base import Authors, Method, State, Update, gradients, over_processes, split_by_name
 from opendg.methods.chance import permutation, uniform
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
@@ -85,7 +85,8 @@ class SagNet(Method):
         undecided = -self.config.weight * scaled(styled.log_softmax(1).mean(), episode)
         # keep: the graph of the one forward pass serves the gradient that comes next too.
         learnt = gradients(told, branch, keep=True)
-        most = self.config.clip * len(episode.labels) / episode.batch
+        images = over_processes({"images": torch.full_like(state.fraction, len(episode.labels))})["images"]
+        most = self.config.clip * images / episode.batch
         fooled = clipped(gradients(undecided, adversary, keep=True), most)
         moves = gradients(total(losses), main)
         moves |= {name: moves[name] + part for name, part in fooled.items()} | learnt
@@ -129,8 +130,8 @@ def adversarial(classifier: Classifier, stage: str) -> Weights:
     return {f"backbone.{name}": weight for name, weight in chosen.items()}
 
 
-def clipped(moves: Weights, most: float) -> Weights:
+def clipped(moves: Weights, most: Tensor) -> Weights:
     """All of them together no longer than `most`."""
     norm = torch.stack([move.norm() for move in moves.values()]).norm()
-    factor = (most / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
+    factor = (most.to(norm.dtype) / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp(max=1)
     return {name: move * factor for name, move in moves.items()}
