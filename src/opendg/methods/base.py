@@ -73,7 +73,7 @@ class Method:
     score: ClassVar[str] = "cls"  # the confidence that the method is read with
     min_sources: ClassVar[int] = 1
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
-    compiles: bool = True  # False when the step differentiates twice: torch.compile cannot
+    compiles: ClassVar[bool] = True  # False when the backbone cannot go through torch.compile
     interval: int | None = None  # call `every` each so many iterations; a Config may choose it
     averages: bool = False  # True when the finished weights are a mean over iterations: no iterate is selected
     authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
