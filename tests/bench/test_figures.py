@@ -78,6 +78,18 @@ def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> 
     assert len(sides[0][2]) == (~seen.known).sum()
 
 
+def test_thresholds_are_laid_where_the_scores_lie() -> None:
+    """Probabilities that crowd near 1 are told apart; other scores are laid out as they are; a few at the ends go."""
+    right, odds = np.ones(500, dtype=bool), np.random.default_rng(0).normal(12, 2, 500)
+    near_one = figures._axis([(1 / (1 + np.exp(-odds)), right, np.array([0.2, 1.0, 0.0]))])
+    assert 0 < near_one.min() < near_one.max() < 1
+    assert np.ptp(np.diff(np.log(near_one / (1 - near_one)))) < 1e-4
+    assert 5 < np.log(near_one / (1 - near_one)).min() < 9
+    plain = figures._axis([(odds, right, np.array([-1000.0]))])
+    assert np.ptp(np.diff(plain)) < 1e-9
+    assert 5 < plain.min() < plain.max() < odds.max()
+
+
 def test_figures_of_records_alone_say_what_they_need(finished: Finished, tmp_path: Path) -> None:
     plan, runs = finished
     keep_records(plan, results_of(plan, runs, None), tmp_path)

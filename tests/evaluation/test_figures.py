@@ -23,6 +23,7 @@ CURVE = (*metrics.oscr_curve(KNOWN, RIGHT, UNKNOWN), metrics.oscr(KNOWN, RIGHT, 
 DRAW: dict[str, Callable[[Path], list[Path]]] = {
     "oscr": lambda path: figures.oscr_figure({"medic bcls": CURVE, "erm & co <cls>": CURVE}, path),
     "threshold": lambda path: figures.threshold_figure(AT, {"medic": H, "erm": H**2}, {"medic": H[::-1]}, path),
+    "log-odds": lambda path: figures.threshold_figure(1 / (1 + np.exp(-24 * AT + 8)), {"medic": H}, {"medic": H}, path),
     "confusion": lambda path: figures.confusion_figure(np.eye(4) * 9 + 1, ["dog", "house", "unseen"], path),
     "embedding": lambda path: figures.embedding_figure(RANDOM.normal(0, 1, (40, 2)), np.arange(40) < 30, path),
     "openness": lambda path: figures.openness_figure([0.1, 0.5], {"medic": [0.7, 0.8], "erm": [0.6, 0.7]}, path),
@@ -30,6 +31,7 @@ DRAW: dict[str, Callable[[Path], list[Path]]] = {
 SAYS = {
     "oscr": ["medic bcls", f"{100 * CURVE[2]:.1f}", "unknown images accepted"],
     "threshold": ["medic", "erm", "source, with unknown", "best on source"],
+    "log-odds": ["0.001", "0.5", "0.999", "1-10^{-6}"],
     "confusion": ["dog", "house", "unseen", "unknown", "true class"],
     "embedding": ["known (30)", "unknown (10)"],
     "openness": ["medic", "OSCR", "openness"],

@@ -34,7 +34,9 @@ NEEDS = {  # the predictions that lie beside a record, and that a figure is draw
     "confusion": ("target",),
 }  # fmt: skip
 POINTS = 2000  # of a t-SNE: more are drawn over each other
-STEPS = 101  # thresholds of the H curve
+STEPS = 201  # thresholds of the H curve
+ENDS = (0.01, 0.99)
+TAIL = 1e-8  # probabilities nearer to 0 or 1 than this are not told apart
 
 
 def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: str = "auto") -> list[Path]:
@@ -62,10 +64,15 @@ def _both_sides(row: Row, target: str, root: Path | None, device: str) -> list[S
 
 
 def _axis(sides: Sequence[Side]) -> Floats:
-    """Probabilities from 0 to 1, other scores over their range."""
+    """Even steps over the range of the scores, less a hundredth at either end; for probabilities, of their log-odds."""
     values = np.concatenate([part for known, _, unknown in sides for part in (known, unknown)])
-    low, high = float(values.min()), float(values.max())
-    return np.linspace(0.0, 1.0, STEPS) if low >= 0 and high <= 1 else np.linspace(low, high, STEPS)
+    are_probabilities = values.min() >= 0 and values.max() <= 1
+    if are_probabilities:
+        values = values.clip(TAIL, 1 - TAIL)
+        values = np.log(values / (1 - values))
+    low, high = np.quantile(values, ENDS)
+    at = np.linspace(float(low), float(high), STEPS)
+    return 1 / (1 + np.exp(-at)) if are_probabilities else at
 
 
 def _mean_h(sides: Sequence[Side], at: Floats) -> Floats:

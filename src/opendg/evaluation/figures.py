@@ -71,7 +71,10 @@ def threshold_figure(
     thresholds: ArrayLike, target: Mapping[str, ArrayLike], source: Mapping[str, ArrayLike], path: Path
 ) -> list[Path]:
     """H against the threshold, a label -> H at each: on the target solid, on the source domains with unknown images
-    dashed. A vertical line marks the best source threshold, a large marker what it gives on the target."""
+    dashed. A vertical line marks the best source threshold, a large marker what it gives on the target.
+
+    Thresholds between 0 and 1 are laid out by their log-odds: probabilities crowd near 1, and that is where they part.
+    """
     at = np.asarray(thresholds, dtype=np.float64)
     dashed: Any = {"linestyle": (0, (4, 1.5)), "linewidth": 1.1}
     dotted: Any = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9}
@@ -85,6 +88,8 @@ def threshold_figure(
                 axes.plot(at[best], np.asarray(h)[best], marker, color=colour, markersize=6.5, markeredgecolor="white")
         for look, meaning in (({}, "target"), (dashed, "source, with unknown"), (dotted, "best on source")):
             axes.plot([], [], color="#7F7F7F", label=meaning, **look)
+        if at.min() > 0 and at.max() < 1:
+            _log_odds(axes, at.min(), at.max())
         axes.set(xlabel="threshold", ylabel="H-score", ylim=(0, 1.005), xlim=(at.min(), at.max()))
         _percent(axes, "y")
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -138,7 +143,8 @@ def embedding_figure(points: ArrayLike, known: ArrayLike, path: Path) -> list[Pa
         axes.set(xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set(visible=True, color="#BBBBBB")
         axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, markerscale=np.sqrt(18 / size))
-        figure.set_size_inches(3.4, 3.5)
+        width, height = np.ptp(where, axis=0).clip(1e-12)
+        figure.set_size_inches(3.4, 0.35 + 3.3 * float(np.clip(height / width, 0.5, 2)))
     return written
 
 
@@ -183,6 +189,21 @@ def _percent(axes: Axes, which: str) -> None:
 
     for name in which:
         getattr(axes, f"{name}axis").set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+
+
+def _log_odds(axes: Axes, low: float, high: float) -> None:
+    """The x axis from `low` to `high` in log-odds; of the probabilities 10^-k and 1 - 10^-k those that find room."""
+    decades = np.log10(high / (1 - high)) - np.log10(low / (1 - low))
+    step = 1 + int(decades > 5) + int(decades > 9)
+    names = {0.5: "0.5"}
+    for power in range(step, 10, step):
+        tail = 10.0**-power
+        names |= {tail: f"{tail:g}" if power < 4 else f"$10^{{-{power}}}$"}
+        names |= {1 - tail: f"{1 - tail:g}" if power < 4 else f"$1-10^{{-{power}}}$"}
+    seen = {at: name for at, name in names.items() if low <= at <= high}
+    axes.set_xscale("logit")
+    axes.set_xticks(list(seen), list(seen.values()))
+    axes.minorticks_off()
 
 
 def _cells(axes: Axes, shares: NDArray[np.float64]) -> None:
