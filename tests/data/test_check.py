@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_duplicates_across_domains_and_classes(tmp_path: Path) -> None:
     ]
 
 
+def test_duplicates_of_two_classes_in_one_domain_and_of_two_parts(tmp_path: Path) -> None:
+    """The second share a class, so that no label is in doubt."""
+    files = {"a/train/x/1.png": png(1), "a/train/y/1.png": png(1), "a/train/x/2.png": png(2), "a/val/x/2.png": png(2)}
+    report = check(write(tmp_path, files), progress=False)
+    assert report.duplicates == [["a/train/x/1.png", "a/train/y/1.png"]]
+    assert report.repeats == [["a/train/x/2.png", "a/val/x/2.png"]]
+
+
 def test_the_same_broken_bytes_twice_are_broken_not_duplicates(tmp_path: Path) -> None:
     report = check(write(tmp_path, grid(["a"], ["x"]) | {"a/x/1.jpg": b"", "a/y/1.jpg": b""}), progress=False)
     assert (len(report.unreadable), report.duplicates) == (2, [])
@@ -56,6 +65,31 @@ def test_counts_against_the_catalogue(tmp_path: Path) -> None:
     assert "The domain SUN09 has 5 images, expected 3282: bird 1 instead of 20, car 1 instead of 932" in "".join(
         report.problems
     )
+
+
+@pytest.mark.parametrize(
+    ("images", "expected", "problems"),
+    [
+        ({"a": 2, "b": 2}, {"a": 2, "b": 2}, []),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}, []),
+        ({"a": 1, "b": 3}, {"a": 1, "b": 2}, ["The domain b has 3 images, expected 2."]),
+    ],
+)
+def test_of_several_editions_the_nearest_is_compared_with(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    images: dict[str, int],
+    expected: dict[str, int],
+    problems: list[str],
+) -> None:
+    """By the totals of domains, where no more is known of them."""
+    newest, older = {"a": 2, "b": 2}, {"a": 1, "b": 2}
+    entry = replace(VLCS, name="mine", domains=("a", "b"), classes=("x",), counts=newest, editions=(older,), cells={})
+    monkeypatch.setitem(catalog.DATASETS, "mine", entry)
+    seeds = iter(range(9))
+    files = {f"{domain}/x/{n}.png": png(next(seeds)) for domain, count in images.items() for n in range(count)}
+    report = check(write(tmp_path, files), "mine", progress=False)
+    assert (report.expected, report.problems) == (expected, problems)
 
 
 def test_a_dataset_is_compared_when_asked_for_though_not_recognised(tmp_path: Path) -> None:
