@@ -286,6 +286,23 @@ def test_data_that_have_lost_a_part_are_refused(index: Index, sentence: str) -> 
         make_protocol(INDEX, ["sketch"], known=6).apply(index)
 
 
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ({"taught": (("dog", "unicorn"),) * 3}, "no known class 'unicorn'"),
+        ({"taught": (("dog", "person"),) * 3}, "no known class 'person'"),
+        ({"taught": (PACS.classes[:6],) * 2}, "Of 3 source domains 2 are said to teach classes"),
+        ({"tested": ("dog", "person")}, "no known class 'person'"),
+        ({"unknown": ("dog",)}, "class 'dog' is named twice"),
+        ({"targets": ("photo",)}, "domain 'photo' is named twice"),
+    ],
+)
+def test_a_strangers_protocol_is_checked_where_it_is_applied(damage: dict[str, Any], sentence: str) -> None:
+    protocol = Protocol.from_json(make_protocol(INDEX, ["sketch"], known=6).to_json() | damage)
+    with pytest.raises(OpenDGError, match=sentence):
+        protocol.apply(INDEX)
+
+
 def test_the_official_split_of_pacs(shared: Path) -> None:
     index = open_dataset("pacs", shared / "data")
     expected = {  # target: train, val, known and unknown images of the target

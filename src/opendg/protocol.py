@@ -213,6 +213,12 @@ def _daml(
 def _split(protocol: Protocol, index: Index) -> Split:
     _check_names("domain", protocol.sources + protocol.targets, index.domains, index.dataset)
     _check_names("class", protocol.known + protocol.unknown, index.classes, index.dataset)
+    for classes in (*protocol.taught, protocol.tested):
+        _check_names("known class", classes, protocol.known, index.dataset)
+    if len(protocol.taught) != len(protocol.sources):
+        raise OpenDGError(
+            f"Of {len(protocol.sources)} source domains {len(protocol.taught)} are said to teach classes."
+        )
     number = {name: position for position, name in enumerate(protocol.known)}
     labels = np.array([number.get(name, -1) for name in index.classes], dtype=np.int64)[index.label]
     domain_number = {name: position for position, name in enumerate(index.domains)}
