@@ -180,6 +180,7 @@ def test_confusion_with_unknown_as_a_class() -> None:
         (lambda: metrics.oracle_h_score([np.inf], [True], [1.0]), "infinite scores"),
         (lambda: metrics.oracle_h_score([1.0], [True], [1.0], grid=1), "no two ends"),
         (lambda: metrics.fpr_at_tpr([1.0], [1.0], tpr=95), "above 0 and at most 1"),
+        (lambda: metrics.fpr_at_tpr([1.0], [1.0], tpr=1.01), "above 0 and at most 1"),
         (lambda: metrics.fpr_at_tpr([1.0], [1.0], tpr=0), "above 0 and at most 1"),
         (lambda: metrics.confusion([0], [3], [True], 2), "outside 0 .. 1"),
         (lambda: metrics.confusion([0, 1], [0], [True], 2), "2 labels, 1 classes"),
