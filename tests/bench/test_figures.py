@@ -31,7 +31,7 @@ def shown(plan: Plan, kind: str, **more: str) -> Plan:
     ("kind", "names"),
     [
         ("thresholds", ["thresholds-ink", "thresholds-wood"]),
-        ("tsne", ["tsne-ink-erm-cls", "tsne-ink-medic-bcls", "tsne-wood-erm-cls", "tsne-wood-medic-bcls"]),
+        ("tsne", ["tsne-ink-erm", "tsne-ink-medic", "tsne-wood-erm", "tsne-wood-medic"]),
         ("oscr", ["oscr-ink", "oscr-wood"]),
         ("confusion", [f"confusion-{t}-{m}" for t in ("ink", "wood") for m in ("erm-cls", "medic-bcls")]),
     ],

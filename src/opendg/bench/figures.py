@@ -96,7 +96,9 @@ def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
         seen = slim("tsne", beside(result))
         if not np.isfinite(seen.features).all():
             raise OpenDGError(f"The run {result.path.parent.name!r} has features that are no numbers: train it anew.")
-        written += figures.embedding_figure(plane(seen.features), seen.known, out / f"tsne-{target}-{_file(row)}")
+        written += figures.embedding_figure(
+            plane(seen.features), seen.known, out / f"tsne-{target}-{_file(row, with_score=False)}"
+        )
     return written
 
 
@@ -196,6 +198,7 @@ def _value(score: Score, predictions: Predictions, which: NDArray[np.bool_] | No
     return values if which is None else values[which]
 
 
-def _file(row: Row) -> str:
+def _file(row: Row, with_score: bool = True) -> str:
     """A row's label as part of a file's name."""
-    return "".join(sign if sign.isalnum() or sign in "-+." else "_" for sign in row.label.lower())
+    label = row.label if with_score else row.label.removesuffix(f"-{row.score}")
+    return "".join(sign if sign.isalnum() or sign in "-+." else "_" for sign in label.lower())
