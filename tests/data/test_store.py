@@ -77,11 +77,22 @@ def test_one_odd_image_among_many_is_seen(tmp_path: Path) -> None:
     assert Store.open(index, rows(index), progress=False).size == (256, 256)
 
 
-def test_alike_images_are_kept_at_their_own_size_however_large(tmp_path: Path) -> None:
-    index = scan(write(tmp_path / "data", {f"a/x/{n}.png": encoded(noise(20, 2000, n)) for n in range(2)}))
-    store = Store.open(index, rows(index), progress=False)
-    assert store.size == (20, 2000)
-    assert np.array_equal(store.numpy(np.array([1]))[0], np.asarray(noise(20, 2000, 1)))
+@pytest.mark.parametrize(
+    ("shape", "shown", "kept"),
+    [
+        ((64, 60), (32, 32), (64, 60)),
+        ((65, 60), (32, 32), (37, 37)),
+        ((20, 600), (224, 224), (256, 256)),
+        ((20, 600), (384, 300), (20, 600)),
+        ((20, 900), (384, 300), (439, 343)),
+    ],
+)
+def test_alike_images_are_kept_at_their_own_size_up_to_twice_what_is_shown(
+    shape: tuple[int, int], shown: tuple[int, int], kept: tuple[int, int], tmp_path: Path
+) -> None:
+    """Photos of one camera would be a hundred times what the network sees."""
+    index = scan(write(tmp_path / "data", {f"a/x/{n}.png": encoded(noise(*shape, n)) for n in range(2)}))
+    assert Store.open(index, rows(index), progress=False, shown=shown).size == kept
 
 
 def test_a_size_may_be_asked_for(tmp_path: Path, cache: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 Rows = NDArray[np.int64]
-COMMON_SIZE = (256, 256)  # for images that are not all alike
+INPUT = (224, 224)  # of most networks
 CHUNK = 256  # images on their way to a device
 
 
@@ -54,20 +54,22 @@ class Store:
         on_bad_image: Literal["error", "skip"] | str = "error",
         progress: bool = True,
         size: tuple[int, int] | None = None,
+        shown: tuple[int, int] = INPUT,
     ) -> Store:
         """The images of `rows`, decoding those domains that have not been yet.
 
-        They are kept at `size` = (H, W); where none is given, at their own size when all are alike, else at 256 x 256.
+        They are kept at `size` = (H, W). Where none is given, at their own size when all are alike and no larger than
+        twice what is `shown` to the network, else at 8/7 of that: 256 x 256 for a network that sees 224 x 224.
         A broken image among `rows` is an error, or with "skip" is left out of `rows` and named in `skipped`.
         """
         rows = np.asarray(rows, dtype=np.int64)
         with Workers() as workers:
             caches = _caches(index, rows, workers, progress)
-            size = size or _common_size(index, rows, caches, workers, progress)
+            size = size or _own_size(index, rows, caches, workers, progress, shown) or _with_margin(shown)
             todo = sum(len(cache) for cache in caches.values() if not cache.has_pixels(size))
             check_room(caches.values(), size)
-            with bar("Decoding images", todo, progress) as shown:
-                domains = {number: cache.pixels(size, workers, shown) for number, cache in caches.items()}
+            with bar("Decoding images", todo, progress) as decoded:
+                domains = {number: cache.pixels(size, workers, decoded) for number, cache in caches.items()}
         broken = np.zeros(len(index), dtype=bool)
         for number, domain in domains.items():
             broken[index.domain == number] = domain.broken
@@ -120,19 +122,25 @@ def _caches(index: Index, rows: Rows, workers: Workers, progress: bool) -> dict[
         return {number: DomainCache(images, images.content(workers, shown)) for number, images in domains.items()}
 
 
-def _common_size(
-    index: Index, rows: Rows, caches: dict[int, DomainCache], workers: Workers, progress: bool
-) -> tuple[int, int]:
-    """The images' own size when all are alike, else COMMON_SIZE. Those without a readable header have no say."""
+def _own_size(
+    index: Index, rows: Rows, caches: dict[int, DomainCache], workers: Workers, progress: bool, shown: tuple[int, int]
+) -> tuple[int, int] | None:
+    """That of the images when all are alike and not too large. Those without a readable header have no say."""
     few = rows[np.linspace(0, len(rows) - 1, num=min(64, len(rows)), dtype=np.int64)] if len(rows) else rows
-    if _alike(header_sizes([index.place(int(row)) for row in few])) is None:
-        return COMMON_SIZE  # seen by 64 of them: no need to look at all
+    size = _alike(header_sizes([index.place(int(row)) for row in few]))
+    if size is None or size[0] > 2 * shown[0] or size[1] > 2 * shown[1]:
+        return None  # seen by 64 of them: no need to look at all
     all_sizes = np.zeros((len(index), 2), dtype=np.int32)
     todo = sum(len(cache) for cache in caches.values() if not cache.has_sizes())
-    with bar("Looking at image sizes", todo, progress) as shown:
+    with bar("Looking at image sizes", todo, progress) as seen:
         for number, cache in caches.items():
-            all_sizes[index.domain == number] = cache.sizes(workers, shown)
-    return _alike(all_sizes[rows]) or COMMON_SIZE
+            all_sizes[index.domain == number] = cache.sizes(workers, seen)
+    return _alike(all_sizes[rows])
+
+
+def _with_margin(shown: tuple[int, int]) -> tuple[int, int]:
+    """A little more than the network sees, for the crops of training."""
+    return -(-8 * shown[0] // 7), -(-8 * shown[1] // 7)
 
 
 def _alike(sizes: NDArray[np.int32]) -> tuple[int, int] | None:

@@ -164,7 +164,8 @@ def iterate(
 ) -> Iterator[int]:
     """Train `job` into `run`, one iteration at a time."""
     classifier.place(fabric.device, job.recipe.precision)
-    store = Store.open(index, np.concatenate([split.train, split.val]), on_bad_image=job.on_bad_image)
+    rows, shown = np.concatenate([split.train, split.val]), classifier.backbone.input.size
+    store = Store.open(index, rows, on_bad_image=job.on_bad_image, shown=shown)
     split = split.within(store.rows)
     job.protocol.check(index, split)  # once more: broken images may have left a gap
     loop = make_loop(job, classifier, index, split, store, fabric)
