@@ -27,6 +27,14 @@ def test_the_convnet_is_the_papers() -> None:
     assert backbone.input == Input((32, 32), (0.5,) * 3, (0.5,) * 3)
 
 
+def test_the_convnet_starts_as_the_papers_does() -> None:
+    """Kaiming normal, fan_out: a standard deviation of sqrt(2 / (64 x 9)) in every block, the first too."""
+    torch.manual_seed(0)
+    for module in build_backbone("convnet").modules():
+        if isinstance(module, nn.Conv2d):
+            assert float(module.weight.detach().std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
+
+
 def test_convnet_stages_halve_the_map() -> None:
     backbone = build_backbone("convnet")
     assert list(backbone.stages) == ["1", "2", "3", "4"]

@@ -29,6 +29,18 @@ def test_shapes_of_the_heads(head: str, outputs: int) -> None:
     assert sum(parameter.numel() for parameter in layers) == outputs * (6 + 1)
 
 
+@pytest.mark.parametrize("head", ["closed", "dual", "shared"])
+def test_heads_start_as_the_papers_do(head: str) -> None:
+    """Xavier uniform with gain 0.1: even between -a and a, a = 0.1 sqrt(6 / (inputs + outputs)); no bias."""
+    torch.manual_seed(0)
+    layers = [m for m in Classifier(build_backbone("convnet"), 40, head).head.modules() if isinstance(m, nn.Linear)]
+    for layer in layers:
+        weight, reach = layer.weight.detach(), 0.1 * (6 / sum(layer.weight.shape)) ** 0.5
+        assert 0.99 * reach < float(weight.abs().max()) <= reach
+        assert float(weight.std()) == pytest.approx(reach / 3**0.5, rel=0.02)
+        assert not layer.bias.any()
+
+
 def test_the_shared_head_has_one_layer_for_both() -> None:
     classifier = Classifier(small_backbone(), 4, "shared")
     found = classifier(images())
