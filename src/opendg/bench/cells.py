@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from opendg.data.entries import DATASETS, plain
+from opendg.data.entries import find
 from opendg.errors import OpenDGError
 from opendg.training.job import NOT_DEFINING, Job
 
@@ -74,7 +74,7 @@ class Cell:
 
 def absolute(name: str) -> str:
     """A file or folder by its whole path, as workers may start elsewhere; a name as it is."""
-    is_name = name in ("imagenet", "none") or any(plain(name) == plain(known) for known in DATASETS)
+    is_name = name in ("imagenet", "none") or find(name) is not None
     return name if is_name else str(Path(name).expanduser().resolve())
 
 

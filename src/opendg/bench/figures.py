@@ -13,8 +13,9 @@ from opendg.bench.records import Result
 from opendg.bench.tables import Row, Table
 from opendg.errors import OpenDGError
 from opendg.evaluation import figures
+from opendg.evaluation.curves import curve_of
 from opendg.evaluation.evaluate import check_manifest, predict_split
-from opendg.evaluation.metrics import confusion, h_curve, oscr, oscr_curve
+from opendg.evaluation.metrics import confusion, h_curve
 from opendg.evaluation.plane import plane
 from opendg.predictions import Predictions
 from opendg.protocol import manifest
@@ -109,10 +110,7 @@ def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
         curves = {}
         for row in rows:
             for result in of_target(row, target)[:1]:
-                seen = beside(result)
-                values = plain_score(row.score)(seen)
-                parts = values[seen.known], seen.correct[seen.known], values[~seen.known]
-                curves[row.label] = (*oscr_curve(*parts), oscr(*parts))
+                curves[row.label] = curve_of(plain_score(row.score), beside(result))
         written += figures.oscr_figure(curves, out / f"oscr-{target}")
     return written
 

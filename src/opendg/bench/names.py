@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opendg.data import catalog
-from opendg.data.entries import DATASETS
 from opendg.errors import OpenDGError
 
 
@@ -21,7 +20,7 @@ def names_of(data: str, root: Path | None, need_data: bool = False) -> DatasetNa
     try:
         index = catalog.open_dataset(data, root)
     except OpenDGError:
-        entry = next((entry for entry in DATASETS.values() if catalog.plain(entry.name) == catalog.plain(data)), None)
+        entry = catalog.find(data)
         if need_data or entry is None:
             raise
         return DatasetNames(entry.name, entry.domains, entry.classes)

@@ -11,6 +11,7 @@ from opendg.evaluation.metrics import oscr, oscr_curve
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
 from opendg.runs.restore import choose_weights
+from opendg.scores.base import Floats, Score
 from opendg.scores.registry import make_score, usable_scores
 
 
@@ -27,7 +28,12 @@ def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("
         method = run.config["method"]
         which = f", {run.path}" if of_method[method] > 1 else ""
         for name in (name for name in scores if name in usable_scores(target)):
-            values = make_score(name)(target)
-            parts = values[target.known], target.correct[target.known], values[~target.known]
-            curves[f"{method} ({name}){which}"] = (*oscr_curve(*parts), oscr(*parts))
+            curves[f"{method} ({name}){which}"] = curve_of(make_score(name), target)
     return oscr_figure(curves, path)
+
+
+def curve_of(score: Score, target: Predictions) -> tuple[Floats, Floats, float]:
+    """(false positive rates, correct classification rates, area) of the target's images."""
+    values = score(target)
+    parts = values[target.known], target.correct[target.known], values[~target.known]
+    return (*oscr_curve(*parts), oscr(*parts))

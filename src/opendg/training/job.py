@@ -101,7 +101,7 @@ def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 
 def _is_name(data: str) -> bool:
     """Whether the data are a dataset of the catalogue, and no folder of the user's."""
-    return any(catalog.plain(name) == catalog.plain(data) for name in catalog.names())
+    return catalog.find(data) is not None
 
 
 def _absolute(path: str | Path) -> str:
