@@ -91,6 +91,14 @@ def test_what_does_not_fit_is_refused(targets: list[str], asked: dict[str, Any],
         make_protocol(INDEX, targets, **asked)
 
 
+@pytest.mark.parametrize("name", ["unknown", "error"])
+def test_no_known_class_is_called_as_what_is_said_of_the_others(name: str) -> None:
+    index = make_index(classes=("dog", "house", name, "zebra"))
+    with pytest.raises(OpenDGError, match=f"called '{name}'.*: name it in --unknown, or rename"):
+        make_protocol(index, ["sketch"])
+    assert make_protocol(index, ["sketch"], unknown=[name]).known == ("dog", "house", "zebra")
+
+
 def test_daml_is_for_datasets_that_it_is_defined_for() -> None:
     with pytest.raises(OpenDGError, match="defined for pacs and office-home, not for 'mine'"):
         make_protocol(make_index(dataset="mine"), ["sketch"], kind="daml")

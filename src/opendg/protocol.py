@@ -18,6 +18,7 @@ from opendg.errors import OpenDGError, unknown_name
 
 Rows = NDArray[np.int64]
 
+ANSWERS = ("unknown", "error")  # of `opendg predict`, beside the known classes
 KINDS = {
     "shared": "every source domain holds all known classes (MEDIC)",
     "daml": "every source domain has its own set of known classes (DAML)",
@@ -180,6 +181,11 @@ def _classes(
     if len(known) < 2:
         raise OpenDGError(
             f"A classifier needs two or more known classes, and {len(known)} is left: name fewer unknown."
+        )
+    if taken := [name for name in ANSWERS if name in known]:
+        raise OpenDGError(
+            f"A known class cannot be called {taken[0]!r}, which is said of images that are of none: name it in "
+            "--unknown, or rename its folder."
         )
     return tuple(sorted(known)), tuple(sorted(unknown))
 

@@ -32,6 +32,21 @@ def test_unreadable_images_are_named_with_the_reason(tmp_path: Path) -> None:
     assert any("b/x/page.png is unreadable: not an image" in problem for problem in report.problems)
 
 
+def test_names_that_look_like_one_are_told(tmp_path: Path) -> None:
+    files = {
+        "north/Dog/1.png": png(1),
+        "south/dog/1.png": png(2),
+        "South/cat/1.png": png(3),
+        "north/hot dog/1.png": png(4),
+    }
+    report = check(write(tmp_path, files | {"south/hot_dog/1.png": png(5)}), progress=False)
+    assert report.problems == [
+        "The domains 'South' and 'south' look like one: give their folders the same name, if they are.",
+        "The classes 'Dog' and 'dog' look like one: give their folders the same name, if they are.",
+        "The classes 'hot dog' and 'hot_dog' look like one: give their folders the same name, if they are.",
+    ]
+
+
 def test_duplicates_across_domains_and_classes(tmp_path: Path) -> None:
     files = grid(["a", "b"], ["x", "y"]) | {"a/x/p.png": png(90), "b/y/p.png": png(90), "a/x/q.png": png(91)}
     pack(tmp_path / "c.tar", {"c/x/q.png": png(91), "c/x/r1.png": png(92), "c/x/r2.png": png(92)})

@@ -87,8 +87,18 @@ def test_the_threshold_accepts_the_share_asked_for(trained: Path, accept: float,
     """Of the source validation images: at least so many, and with any higher threshold fewer."""
     made = opendg.load(trained, accept=accept, score=score, device="cpu")
     scores = made.score(Predictions.load(Run.open(trained).val_file("averaged")))
-    assert np.mean(scores >= made.threshold) >= accept
-    assert np.mean(scores > made.threshold) < accept
+    assert np.mean(scores >= made._ranked_threshold) >= accept
+    assert np.mean(scores > made._ranked_threshold) < accept
+
+
+def test_confidences_and_threshold_are_read_alike(trained: Path, tree: Path) -> None:
+    images = sorted(tree.rglob("*.png"))
+    for score in ("bcls", "cls", "energy"):
+        made = opendg.load(trained, accept=0.5, score=score, device="cpu")
+        found = made.predict(images)
+        sure = [one for one in found if abs((one.confidence or 0) - made.threshold) > 1e-9]
+        assert {one.label == "unknown" for one in sure} == {True, False}
+        assert all((one.label == "unknown") == ((one.confidence or 0) < made.threshold) for one in sure)
 
 
 def test_labels_follow_the_threshold(trained: Path, tree: Path) -> None:
@@ -213,7 +223,7 @@ def test_scores_that_are_fitted_are_fitted_once_and_kept(moved: Path, tree: Path
     assert again.predict(images) == first.predict(images)
     record = opendg.evaluate(moved, scores=[score], device="cpu")
     assert file.stat().st_mtime_ns == written
-    assert record["scores"][score]["h@source95"]["ranked_threshold"] == first.threshold
+    assert record["scores"][score]["h@source95"]["threshold"] == first.threshold
 
 
 def test_what_the_evaluation_fitted_is_predicted_with(moved: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +250,7 @@ def test_a_method_whose_own_score_is_fitted_needs_no_data(tmp_path: Path) -> Non
     run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **quick(average=0.9))
     there = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
     record = opendg.evaluate(run.path, device="cpu")
-    assert record["scores"]["openmax"]["h@source95"]["ranked_threshold"] == there[0].threshold
+    assert record["scores"]["openmax"]["h@source95"]["threshold"] == there[0].threshold
     shutil.rmtree(tree)
     away = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
     assert [one.score.name for one in away] == ["openmax", "openmax"]

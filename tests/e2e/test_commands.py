@@ -19,6 +19,7 @@ import typer
 from PIL import Image
 
 from opendg.cli import app
+from opendg.deploy.recognizer import load
 from opendg.predictions import Predictions
 from tests.e2e.conftest import Command
 from tests.tiny import flags, picture, write_tree
@@ -252,9 +253,17 @@ def test_predict_as_csv_and_as_a_table(opendg: Command, trained: Path, images: P
     assert said.code == 1
     assert "confidence: bcls" in said.out
     assert "95%" in said.out.replace(" %", "%")
+    assert f"below {load(trained, device='cpu').threshold:.3f}" in " ".join(said.out.split())
     assert "Broken: " in said.err
     assert all(line["label"] in said.out for line in lines)
     assert "0.000" not in next(line for line in said.out.splitlines() if "torn.png" in line)
+
+
+def test_predict_writes_one_format(opendg: Command, trained: Path, images: Path) -> None:
+    said = opendg("predict", trained, images, "--format", "csv", "--json")
+    assert said.code == 2
+    assert "--json is --format jsonl, and --format csv was given too" in said.err
+    assert said.out == ""
 
 
 def test_predict_decides_by_the_score_that_its_help_names(opendg: Command, tree: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,9 +58,11 @@ def _show(records: dict[str, dict[str, Any]], target: str, folder: Path) -> None
         f"{record['n_unknown']} unknown images.\nH-score: best of ten thresholds on the target (the paper's). Percent."
     )
     table(f"glyphs, target {target}", ["method", "score", "Acc", "H-score", "OSCR"], rows, note)
+    program = "opendg" if shutil.which("opendg") else sys.argv[0]  # it is not on the path where `make demo` runs it
     typer.echo(f"Runs and the figure oscr.png are in {folder}")
     typer.echo(
-        f"Next: opendg evaluate {folder / 'medic'}; then your own: opendg train medic --data FOLDER --target DOMAIN"
+        f"Next: {program} evaluate {folder / 'medic'}; then your own: {program} train medic --data FOLDER "
+        "--target DOMAIN"
     )
 
 

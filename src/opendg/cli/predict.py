@@ -26,7 +26,7 @@ def command(
     ] = None,
     accept: Annotated[float, typer.Option(help="Share of source validation images that the threshold accepts.")] = 0.95,
     weights: Annotated[str | None, typer.Option(help="selected or averaged.")] = None,
-    format_: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",
+    format_: Annotated[str | None, typer.Option("--format", help="table (the default), csv or jsonl.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
@@ -36,7 +36,9 @@ def command(
     """
     from opendg.deploy.recognizer import find_images, load
 
-    kind = "jsonl" if json_ else format_
+    if json_ and format_ not in (None, "jsonl"):
+        raise OpenDGError(f"--json is --format jsonl, and --format {format_} was given too: leave one of them out.")
+    kind = "jsonl" if json_ else format_ or "table"
     if kind not in ("table", "csv", "jsonl"):
         raise OpenDGError(f"There is no format {kind!r}: choose table, csv or jsonl.")
     files = find_images(images)
@@ -49,7 +51,8 @@ def command(
         listed = list(found)
         rows = [[p.image, p.label, p.closest, "-" if p.confidence is None else f"{p.confidence:.3f}"] for p in listed]
         note = (
-            f"confidence: {recognizer.score.name}; unknown: below what {accept:.0%} of source validation images reach."
+            f"confidence: {recognizer.score.name}; unknown: below {recognizer.threshold:.3f}, which {accept:.0%} of "
+            "source validation images reach."
         )
         table("Predictions", ["image", "label", "closest", "confidence"], rows, note)
         broken = _report(listed)

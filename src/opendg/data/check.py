@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
     }
     totals, cells = _expectation(entry, counts) if entry else ({}, {})
     problems += _count_problems(entry, counts, totals, cells) if entry else []
+    problems += _alike("domains", index.domains) + _alike("classes", index.classes)
     problems += [f"{key} is unreadable: {why}." for key, why in unreadable.items()]
     problems += [f"The same image {len(group)} times: {', '.join(group)}." for group in across[True]]
     return Report(
@@ -80,6 +82,18 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         repeats=across[False],
         problems=problems,
     )
+
+
+def _alike(what: str, names: Sequence[str]) -> list[str]:
+    """Names that differ in case, blanks, - and _ only, as when two people have made the folders."""
+    groups = defaultdict[str, list[str]](list)
+    for name in names:
+        groups[plain(name)].append(name)
+    return [
+        f"The {what} {' and '.join(map(repr, group))} look like one: give their folders the same name, if they are."
+        for group in groups.values()
+        if len(group) > 1
+    ]
 
 
 def _contents(index: Index, progress: bool) -> tuple[dict[str, str], list[list[str]]]:

@@ -67,7 +67,15 @@ class Recognizer:
         val = Predictions.load(run.val_file(which))
         name = score or _default_score(run, val)
         self.score = ready_scores(run, which, [name], lambda: self._source(run, name), self.classifier)[name]
-        self.threshold = accepting_threshold(self.score(val), accept)
+        self._ranked_threshold = accepting_threshold(self.score(val), accept)
+
+    @property
+    def threshold(self) -> float:
+        """Below it an image is unknown; as `scores` and confidences are read, a probability for cls and bcls.
+
+        Decisions are made before the score is read so, where values do not yet run together near 1.
+        """
+        return float(self.score.value(np.array([self._ranked_threshold]))[0])
 
     def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
         """A Prediction for each image: paths, encoded bytes or uint8 arrays (H, W, 3). Broken ones carry an error."""
@@ -120,7 +128,7 @@ class Recognizer:
         closest = [self.classes[number] for number in outputs.predicted]
         values = self.score.value(scores)
         return [
-            (name if score >= self.threshold else "unknown", name, float(value))
+            (name if score >= self._ranked_threshold else "unknown", name, float(value))
             for name, score, value in zip(closest, scores, values, strict=True)
         ]
 
