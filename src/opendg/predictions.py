@@ -22,6 +22,7 @@ from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
     from opendg.models.classifier import Classifier
+from opendg.models.modes import evaluating
 
 UNKNOWN = -1
 ARRAYS = {  # kind of values, and how many dimensions
@@ -116,18 +117,16 @@ def predict(
     `images(a, b)` gives the uint8 images a..b-1 (n, H, W, 3). The network runs in evaluation mode and keeps its own
     mode; outputs are fetched once, at the end.
     """
-    training = classifier.training
-    classifier.eval()
     wanted = classifier.backbone.input
     mean, std = (torch.tensor(values, device=device) for values in (wanted.mean, wanted.std))
     collected: dict[str, list[Tensor]] = {}
-    for start in range(0, count, batch):
-        pixels = images(start, min(start + batch, count)).to(device, non_blocking=True)
-        outputs = classifier(prepare(pixels, wanted.size, mean, std))
-        for name, value in outputs._asdict().items():
-            if value is not None:
-                collected.setdefault(name, []).append(value.float())
-    classifier.train(training)
+    with evaluating(classifier):
+        for start in range(0, count, batch):
+            pixels = images(start, min(start + batch, count)).to(device, non_blocking=True)
+            outputs = classifier(prepare(pixels, wanted.size, mean, std))
+            for name, value in outputs._asdict().items():
+                if value is not None:
+                    collected.setdefault(name, []).append(value.float())
     return {name: torch.cat(values).cpu().numpy() for name, values in collected.items()}
 
 
