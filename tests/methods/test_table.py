@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opendg.methods.registry import METHODS
-from opendg.methods.table import COLUMNS, page, row, year
+from opendg.methods.table import COLUMNS, MORE, more, page, row, year
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 
@@ -25,10 +25,11 @@ def test_the_module_prints_it() -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_cell_says_something(name: str) -> None:
-    cells = dict(zip(COLUMNS, row(METHODS[name]), strict=True))
+    cells = dict(zip(COLUMNS, row(METHODS[name]), strict=True)) | dict(zip(MORE, more(METHODS[name]), strict=True))
     assert all(text for column, text in cells.items() if column != "authors' recipe")
     assert not any("\n" in text for text in cells.values())
     assert page().count(f"\n| `{name}` | [") == 1
+    assert page().count(f"\n| `{name}` |") == 2
 
 
 @pytest.mark.parametrize(("name", "expected"), [("erm", "1998"), ("irm", "2019"), ("medic", "2023"), ("dann", "2016")])

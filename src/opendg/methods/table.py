@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from opendg.methods.base import Method
@@ -11,26 +12,29 @@ from opendg.methods.registry import METHODS
 HEADER = """# Methods
 
 Every method is trained with `opendg train NAME` and described, with its formula, in `src/opendg/methods/`. The recipe
-is the same for all unless `--recipe authors` asks for the original one, where that is known (last column). An option is
-set with `--set option=value`; the value shown is its default. The cost is that of an iteration beside one of ERM.
+is the same for all unless `--recipe authors` asks for the original one, where that is known. The cost is that of an
+iteration beside one of ERM.
 
 This page is made from the code: `python -m opendg.methods.table > docs/methods.md`.
 """
-COLUMNS = ("name", "paper", "year", "kind", "key idea", "extra cost", "read with", "options", "authors' recipe")
+OPTIONS = """
+## Options
+
+An option is set with `--set option=value`; the value shown is its default.
+"""
+COLUMNS = ("name", "paper", "year", "kind", "key idea", "extra cost", "read with")
+MORE = ("name", "options", "authors' recipe")
 
 
 def page() -> str:
     """The whole page, methods in the order of their names."""
-    lines = [HEADER, _line(COLUMNS), _line(["---"] * len(COLUMNS))]
-    lines += [_line(row(METHODS[name])) for name in sorted(METHODS)]
-    return "\n".join(lines) + "\n"
+    methods = [METHODS[name] for name in sorted(METHODS)]
+    return "\n".join([HEADER, *_table(COLUMNS, map(row, methods)), OPTIONS, *_table(MORE, map(more, methods))]) + "\n"
 
 
 def row(method: type[Method]) -> list[str]:
-    """One method, a text for each of COLUMNS."""
+    """What a method is, a text for each of COLUMNS."""
     citation, _, link = method.paper.rpartition("https://")
-    options = [f"{field.name}={_plain(field.default)}" for field in fields(method.Config)]
-    authors = "" if method.authors is None else _settings(method.authors.recipe | method.authors.settings)
     return [
         f"`{method.name}`",
         f"[{citation.strip(' ,')}](https://{link})",
@@ -39,9 +43,14 @@ def row(method: type[Method]) -> list[str]:
         method.idea,
         method.cost,
         f"`{method.score}`",
-        _code(options),
-        authors,
     ]
+
+
+def more(method: type[Method]) -> list[str]:
+    """What can be set, a text for each of MORE."""
+    options = {field.name: field.default for field in fields(method.Config)}
+    authors = {} if method.authors is None else method.authors.recipe | method.authors.settings
+    return [f"`{method.name}`", _settings(options), _settings(authors)]
 
 
 def year(method: type[Method]) -> str:
@@ -50,8 +59,8 @@ def year(method: type[Method]) -> str:
     return found.group() if found else ""
 
 
-def _settings(values: dict[str, object]) -> str:
-    return _code([f"{name}={_plain(value)}" for name, value in values.items()])
+def _settings(values: Mapping[str, object]) -> str:
+    return " ".join(f"`{name}={_plain(value)}`" for name, value in values.items())
 
 
 def _plain(value: object) -> str:
@@ -61,11 +70,11 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def _code(options: list[str]) -> str:
-    return " ".join(f"`{option}`" for option in options)
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_line(cells) for cells in (columns, ["---"] * len(columns), *rows)]
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
+def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
