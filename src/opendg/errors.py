@@ -17,9 +17,11 @@ class Diverged(OpenDGError):
 
 
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
-    """The choices closest in spelling to `name`, best first, case set aside."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=0.5)]
+    """The choices that begin with `name`, then those closest in spelling, case set aside."""
+    by_lower, lower = {choice.lower(): choice for choice in choices}, name.lower()
+    begun = [choice for choice in by_lower if name and choice.startswith(lower)]
+    close = difflib.get_close_matches(lower, by_lower, n=most, cutoff=0.5)
+    return [by_lower[match] for match in dict.fromkeys(sorted(begun, key=len) + close)][:most]
 
 
 def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") -> OpenDGError:

@@ -129,7 +129,7 @@ def test_the_command_of_a_cell_trains_the_same_run(tree: Path, tmp_path: Path, m
         ('show = "table"', "a table"),
         ('[show]\nkind = "tabel"', "did you mean 'table'"),
         ('[show]\nmetrics = ["osrc"]', "did you mean 'oscr'"),
-        ('[show]\npublished = "pacs"', "did you mean 'closed-pacs'"),
+        ('[show]\npublished = "pacs"', "did you mean 'pacs-resnet18'"),
         ('[show]\nscore = "enrgy"', "did you mean 'energy'"),
     ],
 )
@@ -144,8 +144,11 @@ def test_a_wrong_plan_is_a_sentence(tree: Path, change: str, sentence: str) -> N
         ('[{ methd = "erm" }]', "did you mean 'method'"),
         ('[{ label = "ERM" }]', "has no method"),
         ('[{ method = "erm", recipe = { iteration = 3 } }]', "did you mean 'iterations'"),
-        ('[{ method = "erm", recipe = { iterations = "many" } }]', "iterations of .* is 'many': int was expected"),
-        ('[{ method = "erm", recipe = { iterations = true } }]', "int was expected"),
+        (
+            '[{ method = "erm", recipe = { iterations = "many" } }]',
+            "iterations of .* is 'many': a whole number was expected",
+        ),
+        ('[{ method = "erm", recipe = { iterations = true } }]', "a whole number was expected"),
         ('[{ method = "medic", vary = { alpha = 0.1 } }]', "a table of lists"),
         ('[{ method = "erm", scores = ["clss"] }]', "did you mean 'cls'"),
         ('[{ method = "medik" }]', "did you mean 'medic'"),

@@ -181,8 +181,8 @@ def test_weights_can_be_chosen(trained: Path, tree: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"accept": 0.0}, "accept is 0.0 and must be a share above 0"),
-        ({"accept": 1.1}, "accept is 1.1"),
+        ({"accept": 0.0}, "--accept 0.0 is out of range: give a share above 0"),
+        ({"accept": 1.1}, "--accept 1.1"),
         ({"score": "enregy"}, "no score 'enregy': did you mean 'energy'"),
         ({"device": "gpu"}, "no device 'gpu'"),
     ],

@@ -123,7 +123,7 @@ def test_names_are_looked_up_and_not_followed(
 
 def test_settings_are_values_and_not_code(opendg: Command, run: Path, tree: Path, mark: Path) -> None:
     edit(run / "run.json", lambda values: values["settings"].update(alpha=f"__import__('os').mkdir({str(mark)!r})"))
-    refused(opendg("predict", run, tree / "ink" / "bar"), "does not fit: float was expected")
+    refused(opendg("predict", run, tree / "ink" / "bar"), "does not fit: a number was expected")
     edit(run / "run.json", lambda values: values.update(settings={"__class__": 1}))
     refused(opendg("predict", run, tree / "ink" / "bar"), "no setting '__class__'")
     assert not mark.exists()

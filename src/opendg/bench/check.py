@@ -10,7 +10,7 @@ from opendg.bench.header import NAMES
 from opendg.bench.published import TABLES
 from opendg.bench.records import Tested
 from opendg.errors import OpenDGError, unknown_name
-from opendg.methods.registry import METHODS
+from opendg.methods.registry import METHODS, in_words
 from opendg.scores.registry import SCORES
 from opendg.training.config import KINDS
 from opendg.training.recipe import Recipe
@@ -50,8 +50,7 @@ SHOW = {"kind": TEXT, "published": TEXT, "metrics": TEXTS, "score": TEXT}
 
 
 def _of_recipe(kinds: tuple[type, ...]) -> Kind:
-    words = " or ".join(kind.__name__ for kind in kinds)
-    return words, lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+    return in_words(kinds[-1]), lambda value: isinstance(value, kinds) and not isinstance(value, bool)
 
 
 RECIPE = {f.name: _of_recipe(KINDS[f.type]) for f in fields(Recipe)} | {"base": TEXT}

@@ -58,7 +58,7 @@ class Recognizer:
         device: str = "auto",
     ) -> None:  # fmt: skip
         if not 0 < accept <= 1:
-            raise OpenDGError(f"accept is {accept} and must be a share above 0 and at most 1, such as 0.95.")
+            raise OpenDGError(f"--accept {accept} is out of range: give a share above 0 and at most 1, such as 0.95.")
         which = choose_weights(run, weights)
         self.device = make_fabric(device).device
         self.classifier = restore(run, which, self.device)

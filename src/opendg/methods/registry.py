@@ -66,6 +66,12 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
+WORDS: dict[Any, str] = {  # what a value must be, by its annotation
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false",
+    tuple[float, ...]: "a list of numbers, such as [0.1, 1.0],",
+    tuple[str, ...]: "a list of texts, such as ['a', 'b'],",
+}  # fmt: skip
+
 
 def list_methods(pattern: str = "*") -> list[str]:
     """Names of the methods, those that match a wildcard."""
@@ -109,7 +115,12 @@ def _convert(key: str, value: Any, wanted: Any) -> Any:
 
 
 def _misfit(key: str, value: Any, wanted: Any) -> OpenDGError:
-    return OpenDGError(f"--set {key}={value} does not fit: {getattr(wanted, '__name__', wanted)} was expected.")
+    return OpenDGError(f"--set {key}={value} does not fit: {in_words(wanted)} was expected.")
+
+
+def in_words(kind: Any) -> str:
+    """What a value must be, for people: that of a setting, or of a part of the recipe."""
+    return WORDS.get(kind, str(kind))
 
 
 def settings(method: Method) -> dict[str, Any]:

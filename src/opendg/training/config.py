@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from opendg.errors import OpenDGError, unknown_name
-from opendg.methods.registry import make_method
+from opendg.methods.registry import in_words, make_method
 from opendg.runs.files import write_atomic
 from opendg.training.recipe import Recipe
 
 KEYS = ("method", "recipe", "settings")
-KINDS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+KINDS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}  # the widest is the last
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,5 @@ def _check_recipe(recipe: Any, where: str) -> None:
         if key not in kinds:
             raise unknown_name("part of the recipe", key, kinds, where)
         if not isinstance(value, kinds[key]) or isinstance(value, bool):
-            expected = " or ".join(kind.__name__ for kind in kinds[key])
-            raise OpenDGError(f"The recipe's {key} is {value!r}{where}: {expected} was expected.")
+            raise OpenDGError(f"The recipe's {key} is {value!r}{where}: {in_words(kinds[key][-1])} was expected.")
     Recipe(**recipe)

@@ -32,21 +32,23 @@ class Recipe:
     precision: str = "auto"  # of the backbone: bf16, fp32, or auto (bf16 on GPUs that have it)
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or self.batch < 1:
-            raise OpenDGError(f"--iterations {self.iterations} and --batch {self.batch} must both be 1 or more.")
-        if not 0 < self.lr < math.inf or not 0 <= self.weight_decay < math.inf:
-            raise OpenDGError(f"--lr {self.lr} must be above 0 and --weight-decay {self.weight_decay} not below.")
-        if not 0 <= self.average < 1:
-            raise OpenDGError(f"--average {self.average} is out of range: give a decay such as 0.9995, or 0 for none.")
+        self._require("iterations", self.iterations >= 1, "must be 1 or more")
+        self._require("batch", self.batch >= 1, "must be 1 or more")
+        self._require("lr", 0 < self.lr < math.inf, "must be above 0 and finite")
+        self._require("weight_decay", 0 <= self.weight_decay < math.inf, "must be 0 or more and finite")
+        self._require("average", 0 <= self.average < 1, "is out of range: give a decay such as 0.9995, or 0 for none")
+        self._require("select_after", 0 <= self.select_after <= 1, "is out of range: give a share between 0 and 1")
         if self.select not in SELECTIONS:
             raise OpenDGError(f"There is no selection rule {self.select!r}: choose {' or '.join(SELECTIONS)}.")
-        if not 0 <= self.select_after <= 1:
-            raise OpenDGError(f"--select-after {self.select_after} is out of range: give a share between 0 and 1.")
         if self.precision not in ("auto", "bf16", "fp32"):
             raise OpenDGError(f"There is no precision {self.precision!r}: choose auto, bf16 or fp32.")
         _check("optimiser", self.optimizer, OPTIMIZERS)
         _check("schedule", self.schedule, SCHEDULES)
         _check("augmentation", self.augment, AUGMENTATIONS)
+
+    def _require(self, name: str, good: bool, otherwise: str) -> None:
+        if not good:
+            raise OpenDGError(f"--{name.replace('_', '-')} {getattr(self, name)} {otherwise}.")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
