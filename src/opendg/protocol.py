@@ -165,6 +165,7 @@ def _classes(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for named in (known if isinstance(known, Sequence) else (), unknown or ()):
         _check_names("class", named, index.classes, index.dataset)
+    said = f"--known {known} (the first by name)" if isinstance(known, int) else "--known"
     if isinstance(known, int):
         if not 2 <= known <= len(index.classes):
             raise OpenDGError(
@@ -177,10 +178,13 @@ def _classes(
     if unknown is None:
         unknown = [name for name in index.classes if name not in known]
     if both := set(known) & set(unknown):
-        raise OpenDGError(f"{sorted(both)[0]!r} is both known and unknown: name it in one of the two only.")
+        raise OpenDGError(
+            f"{sorted(both)[0]!r} is both known and unknown, by {said} and --unknown: name it in one of the two only."
+        )
     if len(known) < 2:
         raise OpenDGError(
-            f"A classifier needs two or more known classes, and {len(known)} is left: name fewer unknown."
+            f"A classifier needs two or more known classes, and {len(known)} is left: name more in --known or fewer in "
+            "--unknown."
         )
     if taken := [name for name in ANSWERS if name in known]:
         raise OpenDGError(
@@ -266,9 +270,12 @@ def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
             raise OpenDGError(
                 f"Source domain {name!r} has no training image of a known class: leave it out of --sources."
             )
-    for number, name in enumerate(protocol.known):
-        if not np.any(split.labels[split.train] == number):
-            raise OpenDGError(f"No source domain has a training image of the known class {name!r}: make it unknown.")
+    shown = set(split.labels[split.train].tolist())
+    if missing := [name for number, name in enumerate(protocol.known) if number not in shown]:
+        raise OpenDGError(
+            f"With target {', '.join(protocol.targets)} no source domain has a training image of the known class "
+            f"{missing[0]!r}: make it unknown, with --unknown {','.join([*protocol.unknown, *missing])}."
+        )
     if not len(split.val):
         raise OpenDGError("No source domain has a validation image: give a domain and class two images or more.")
     if not len(split.test_known):

@@ -139,6 +139,7 @@ def test_a_folder_that_is_no_run_is_refused(tree: Path, tmp_path: Path) -> None:
         (["ink", "wod"], [0], {}, "no domain 'wod' in signs"),
         (["ink", "wood", "ink"], [0], {}, "The target 'ink' is named twice"),
         (["ink"], [1, 0, 1], {}, "The seed 1 is named twice"),
+        (["ink"], [0], {"iteratons": 9}, "no argument 'iteratons': did you mean 'iterations'"),
         (["ink", "wood"], [0], {"sources": ["chalk", "wood"]}, "'wood' is both source and target"),
     ],
 )

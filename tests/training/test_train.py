@@ -89,6 +89,16 @@ def test_the_log_holds_means_and_the_last_step(tree: Path, tmp_path: Path) -> No
     assert [(step, losses) for step, _, losses in seen] == [(entry["step"], entry["losses"]) for entry in log]
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"), [({"iteratons": 10}, "iterations"), ({"devise": "cpu"}, "device"), ({"unkown": []}, "unknown")]
+)
+def test_a_misspelt_argument_is_refused(tmp_path: Path, asked: dict[str, Any], meant: str) -> None:
+    """Before the data are looked for."""
+    sentence = f"There is no argument '{next(iter(asked))}': did you mean '{meant}'"
+    with pytest.raises(OpenDGError, match=sentence):
+        opendg.train("medic", str(tmp_path / "nowhere"), "wood", **asked)
+
+
 def test_a_diverging_run_says_so_and_leaves_nothing(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(OpenDGError, match="The loss 'ce' is no longer finite at step 6: try a smaller --lr"):
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(lr=1e20))
@@ -99,8 +109,9 @@ def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> Non
     def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
+    assert stopped.value.__notes__ == [f"go on with `opendg train --resume {tmp_path / 'run'}`"]
     assert (tmp_path / "run" / "checkpoints").is_dir()
     assert opendg.resume(tmp_path / "run", device="cpu").finished
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from opendg.data import catalog
 from opendg.data.index import Index
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.base import Authors, Method
 from opendg.methods.registry import METHODS, make_method, settings
 from opendg.protocol import Names, Protocol, Split, make_protocol
@@ -109,6 +110,16 @@ def _absolute(path: str | Path) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def refuse_misspelt(asked: Iterable[str], *takers: Callable[..., Any]) -> None:
+    """Refuse an argument that neither the recipe nor one of these functions takes by its name."""
+    taken = [field.name for field in fields(Recipe)]
+    for taker in takers:
+        taken += [p.name for p in signature(taker).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+    for name in asked:
+        if name not in taken:
+            raise unknown_name("argument", name, taken)
+
+
 def plan(
     method: str, data: str, targets: Sequence[str], *, root: str | Path | None = None, **asked: Any
 ) -> tuple[Job, Index, Split]:
@@ -144,6 +155,7 @@ def make_job(
 
     Its domains and classes are enough for that; no image need be there.
     """
+    refuse_misspelt(asked, make_job)
     authors, made = chosen_method(method, recipe, chosen)
     entry = catalog.DATASETS.get(names.dataset)
     if known is None and unknown is None and entry is not None and protocol == "shared":

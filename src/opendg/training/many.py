@@ -20,7 +20,7 @@ from opendg.data.catalog import open_dataset
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.runs.directory import Run
-from opendg.training.job import Job, home, make_job
+from opendg.training.job import Job, home, make_job, refuse_misspelt
 from opendg.training.train import Report, refuse_changed, refuse_other_devices, split_targets, start, take_up
 
 NOT_OF_THE_JOB = ("device", "devices", "checkpoint_every", "capture", "compile", "track")  # how `start` trains it
@@ -43,6 +43,7 @@ def train_many(
     The same call goes on where it was stopped: finished runs are kept, interrupted ones taken up again, and `note` is
     told which. `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
     """
+    refuse_misspelt(asked, train_many, start, make_job)
     wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
     _refuse_doubles("target", targets)
     _refuse_doubles("seed", seeds)
@@ -91,6 +92,8 @@ def _check(
         path: make_job(method, data, split_targets(target), index, seed=seed, **of_job)
         for path, (target, seed) in wanted.items()
     }
+    protocols = dict.fromkeys(job.protocol for job in jobs.values())  # one for all seeds of a target
+    splits = {protocol: protocol.apply(index) for protocol in protocols}
     begun = None
     for path, run in there.items():
         job = jobs[path]
@@ -101,7 +104,7 @@ def _check(
             )
         refuse_other_devices(run, asked.get("devices", 1))
         begun = begun or build_backbone(job.backbone, job.weights).start  # the same for all
-        refuse_changed(run, job, index, job.protocol.apply(index), begun)
+        refuse_changed(run, job, index, splits[job.protocol], begun)
 
 
 def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> Iterator[Run]:

@@ -21,7 +21,7 @@ from opendg.runs.scores import fit_scores
 from opendg.runs.writer import Writer
 from opendg.training.build import make_classifier, make_loop
 from opendg.training.devices import count_devices, make_fabric
-from opendg.training.job import Job, plan
+from opendg.training.job import Job, make_job, plan, refuse_misspelt
 from opendg.training.loop import Loop
 from opendg.training.origin import origin
 from opendg.training.select import Selection
@@ -53,6 +53,7 @@ def start(
 
     `runs` is how many like it the process trains: unless `compile` says it, the step is compiled when that pays.
     """
+    refuse_misspelt(asked, start, make_job)
     check_tracker(track)
     if checkpoint_every < 1:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
@@ -82,8 +83,14 @@ def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -
 
 
 def _alone(run: Run, iterations: Iterator[int]) -> Iterator[int]:
-    with run.hold():
-        yield from iterations
+    """No other process trains it meanwhile. Ctrl-C carries a note of how the run goes on."""
+    try:
+        with run.hold():
+            yield from iterations
+    except KeyboardInterrupt as stop:
+        there = f"go on with `opendg train --resume {run.path}`"
+        stop.add_note(there if run.path.exists() else "there was no checkpoint yet, and nothing is left of the run")
+        raise
 
 
 def _or_nothing(run: Run, iterations: Iterator[int]) -> Iterator[int]:
