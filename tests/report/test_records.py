@@ -127,5 +127,5 @@ def test_trials_of_a_search_are_shown_only_where_its_folder_is_given(runs: Path,
     assert left_out == ["2 searches for settings are left out: give the folder of one to see its trials."]
     assert names([tmp_path / "tune" / "wood"]) == ["records/000"]
     assert names([tmp_path / "tune" / "wood" / "records"]) == ["000"]
-    with pytest.raises(OpenDGError, match="No record was found .2 searches"):
+    with pytest.raises(OpenDGError, match="No record was found, as 2 searches"):
         find_records([tmp_path / "tune"])

@@ -13,7 +13,7 @@ from typing import Any
 from opendg.bench.records import SEARCH
 from opendg.errors import OpenDGError
 from opendg.evaluation.thresholds import RULES
-from opendg.runs.names import EVALUATIONS, evaluated, predictions_file
+from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
 
 TEXTS = ("dataset", "protocol", "target", "method", "backbone", "weights", "selection")
 METRICS = ("oscr", "auroc", "aupr", "fpr95")
@@ -58,8 +58,8 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
     found.sort(key=lambda each: each.predictions is None)
     once = {each.content: each for each in reversed(found)}
     if not once:
-        hint = f" ({left_out[0]})" if left_out else ""
-        raise OpenDGError(f"No record was found{hint}: evaluate the runs first, with `opendg evaluate RUN`.")
+        why = f", as {left_out[0]}" if left_out else ": evaluate the runs first, with `opendg evaluate RUN`."
+        raise OpenDGError(f"No record was found{why}")
     return sorted(once.values(), key=_order), left_out
 
 
@@ -82,7 +82,11 @@ def _files(path: Path) -> Iterator[Path]:
 def _not_evaluated(path: Path) -> list[str]:
     runs = [file.parent for file in _files(path) if file.name == "run.json"]
     return [
-        f"{run.name} is not evaluated yet: `opendg evaluate {run}`." for run in runs if not any(run.glob(EVALUATIONS))
+        f"{run.name} is not evaluated yet: try `opendg evaluate {run}`."
+        if (run / WEIGHTS["selected"]).exists()
+        else f"{run.name} is not finished: go on with `opendg train --resume {run}`."
+        for run in runs
+        if not any(run.glob(EVALUATIONS))
     ]
 
 

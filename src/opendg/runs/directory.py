@@ -35,7 +35,7 @@ from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
 from opendg.runs.lock import LOCK, held
-from opendg.runs.names import predictions_file
+from opendg.runs.names import WEIGHTS, predictions_file
 
 FORMAT = "opendg-run-1"
 MANIFEST = {"protocol": dict, "images": dict, "files": dict, "classes": list, "backbone": str, "input": dict}
@@ -49,6 +49,8 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
+        if path.is_file():
+            raise OpenDGError(f"{str(path)!r} is a file, and a run is a directory: choose another --out.")
         if path.exists():
             raise OpenDGError(
                 f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out."
@@ -77,9 +79,7 @@ class Run:
             config = json.loads((path / "run.json").read_text())
             manifest = json.loads((path / "manifest.json").read_text())
         except (OSError, ValueError) as error:
-            raise OpenDGError(
-                f"{str(path)!r} is not a run directory: one that `opendg train` has made was expected."
-            ) from error
+            raise OpenDGError(f"{str(path)!r} is not a run directory: {_instead(path)}") from error
         if not isinstance(config, dict) or config.get("format") != FORMAT or not isinstance(manifest, dict):
             raise OpenDGError(
                 f"{str(path)!r} is not a run of this version of OpenDG: its run.json should say {FORMAT!r}."
@@ -120,7 +120,7 @@ class Run:
         return self.path / "checkpoints"
 
     def weight_file(self, which: str) -> Path:
-        return self.path / {"selected": "weights.safetensors", "averaged": "averaged.safetensors"}[which]
+        return self.path / WEIGHTS[which]
 
     def save_weights(self, which: str, tensors: dict[str, Tensor], val: Predictions) -> None:
         """Finished weights, and what they say of the source validation images (thresholds are set on that)."""
@@ -209,6 +209,14 @@ class Run:
         """Forget what was logged after `step`: a resumed run will log it again."""
         kept = [json.dumps(entry) + "\n" for entry in self.read_log() if entry["step"] <= step]
         write_atomic(self.path / "log.jsonl", "".join(kept).encode())
+
+
+def _instead(path: Path) -> str:
+    """What to give in the place of a path that is no run: one of the runs in it, where there are some."""
+    inside = sorted(file.parent for file in path.glob("*/run.json"))
+    if not inside:
+        return "one that `opendg train` has made was expected."
+    return f"it holds {len(inside)} run{'s' * (len(inside) > 1)}, give one of them, such as {inside[0]}."
 
 
 def _parsed(line: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 EVALUATIONS = "evaluation-*.json"
+WEIGHTS = {"selected": "weights.safetensors", "averaged": "averaged.safetensors"}  # a run with the first is finished
 CHECKPOINTS = "step-*.json"  # each says that the tensors beside it are whole
 
 
