@@ -47,13 +47,20 @@ def out(tmp_path: Path) -> Path:
         (["medic", "--set", "alhpa=1"], ["no setting 'alhpa' of medic", "did you mean 'alpha'"]),
         (["medic", "--set", "alpha"], ["--set alpha is not of the form key=value"]),
         (["medic", "--set", "order=7"], ["order is 7 and must be one of 1, 2"]),
-        (["medic", "--set", "alpha=quick"], ["--set alpha=quick does not fit: float was expected"]),
+        (["medic", "--set", "alpha=quick"], ["--set alpha=quick does not fit: a number was expected"]),
+        (["medic", "--set", "order=x"], ["--set order=x does not fit: a whole number was expected"]),
+        (["medic", "--known", "bar"], ["two or more known classes, and 1 is left", "more in --known or fewer in"]),
+        (["medic", "--known", "bar,ring"], ["'ring' is both known and unknown, by --known and --unknown"]),
+        (["medic", "--known", "4"], ["'ring' is both known", "by --known 4 (the first by name) and --unknown"]),
         (["medic", "--target", "wood,ink,neon"], ["MEDIC needs 2 or more source domains, and 1 is left"]),
         (["medic", "--sources", "ink"], ["MEDIC needs 2 or more source domains"]),
         (["medic", "--target", "wood,ink,neon,chalk"], ["none is left to train on"]),
         (["medic", "--protocol", "daml"], ["DAML"]),
-        (["medic", "--iterations", "0"], ["--iterations 0"]),
-        (["medic", "--lr", "0"], ["--lr 0.0 must be above 0"]),
+        (["medic", "--iterations", "0"], ["Error: --iterations 0 must be 1 or more."]),
+        (["medic", "--batch", "0"], ["Error: --batch 0 must be 1 or more."]),
+        (["medic", "--lr", "0"], ["Error: --lr 0.0 must be above 0 and finite."]),
+        (["medic", "--weight-decay", "-1"], ["Error: --weight-decay -1.0 must be 0 or more and finite."]),
+        (["medic", "--seed", "1", "--seeds", "0,1"], ["Give --seed or --seeds, not both"]),
         (["medic", "--checkpoint-every", "0"], ["--checkpoint-every 0 must be 1 or more"]),
         (["medic", "--optimizer", "sdg"], ["no optimiser 'sdg'", "did you mean 'sgd'"]),
         (["medic", "--schedule", "cos"], ["no schedule 'cos'", "did you mean 'cosine'"]),
@@ -95,9 +102,41 @@ def test_train_with_a_root_that_does_not_hold_it(opendg: Command, tmp_path: Path
     refused(said, "There is no folder")
 
 
-def test_train_without_what_it_needs(opendg: Command, tree: Path) -> None:
-    for words in ([], ["medic"], ["medic", "--data", tree], ["medic", "--target", "wood"]):
-        refused(opendg("train", *words), "A method, --data and --target are needed: try `opendg train medic")
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_without_what_it_needs(opendg: Command, tree: Path, command: str) -> None:
+    """What is missing is named, and no more."""
+    hint = f"nothing to {command}: try `opendg {command}"
+    refused(opendg(command), f"Without a method, --data and --target there is {hint} medic")
+    refused(opendg(command, "erm"), f"Without --data and --target there is {hint} erm")
+    refused(opendg(command, "medic", "--target", "wood"), f"Without --data there is {hint} medic")
+    said = opendg(command, "medic", "--data", tree)
+    refused(said, "--target is missing: give a domain of signs (chalk, ink, neon, wood), or --each-target all.")
+
+
+def test_all_targets_are_checked_before_the_first_is_trained(opendg: Command, tmp_path: Path, out: Path) -> None:
+    """A class that one domain alone has is known to none of the runs that it is the target of."""
+    tree = write_tree(tmp_path / "signs", classes=("bar", "cross", "dot"), each=3)
+    write_tree(tree, domains=["wood"], classes=["ring"], each=3)
+    asked = [word for word in flags(unknown="dot") if word not in ("--target", "wood")]
+    said = opendg("train", "erm", "--data", tree, *asked, "--each-target", "all", "--evaluate", "--out", out)
+    refused(said, "With target wood no source domain", "known class 'ring'", "with --unknown dot,ring.")
+    assert not out.exists()
+
+
+def test_a_run_in_the_place_of_a_file(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("mine")
+    said = opendg("train", "erm", "--data", tree, *flags(), "--out", tmp_path / "labels.csv")
+    refused(said, "labels.csv' is a file, and a run is a directory: choose another --out.")
+    assert (tmp_path / "labels.csv").read_text() == "mine"
+
+
+def test_tune_of_no_trials(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    """Said before the search that lies in the folder is looked at."""
+    (tmp_path / "tune.json").write_text("{}")
+    (tmp_path / "trials.json").write_text("[{}]")
+    words = ["--target", "wood", "--backbone", "convnet", "--out", tmp_path, "--trials", "0"]
+    refused(opendg("tune", "erm", "--data", tree, *words), "--trials 0 is out of range: give 1 or more.")
+    refused(opendg("tune", "erm", "medic", "--data", tree, *words), "of one method, and erm and medic were given")
 
 
 def test_targets_that_are_named_in_two_ways(opendg: Command, tree: Path, out: Path) -> None:
@@ -166,7 +205,7 @@ def test_resume_with_words_that_it_would_not_heed(opendg: Command, trained: Path
     half = shutil.copytree(trained, tmp_path / "half")
     (half / "weights.safetensors").unlink()
     words = ["--iterations", "9000", "--lr", "5", "--track", "wandb", "--no-compile", "--out", tmp_path / "x"]
-    named = "METHOD, --iterations, --lr, --compile, --track and --out would be without effect"
+    named = "Error: medic, --iterations, --lr, --compile, --track and --out would be without effect"
     refused(opendg("train", "medic", "--resume", half, *words), named, "leave them out")
     refused(opendg("train", "--resume", half, "--seed", "0"), "--seed would be without effect", "leave it out")
     refused(opendg("train", "--resume", half, "--devices", "3"), "was started on 1 device", "--devices 1")
@@ -237,12 +276,44 @@ def test_evaluate_of_what_is_no_run(opendg: Command, tmp_path: Path) -> None:
     refused(opendg("evaluate", tmp_path), "is not a run directory")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_folder_of_runs(opendg: Command, trained: Path, tree: Path, tmp_path: Path, command: str) -> None:
+    words = [tree / "ink"] if command == "predict" else []
+    for name, count in (("wood-0", "1 run,"), ("ink-0", "2 runs,")):
+        shutil.copytree(trained, tmp_path / name)
+        hint = f"it holds {count} give one of them, such as {tmp_path / name}."
+        refused(opendg(command, tmp_path, *words), "is not a run directory: ", hint)
+
+
+def test_report_of_a_run_that_is_not_finished(opendg: Command, trained: Path, tmp_path: Path) -> None:
+    half = shutil.copytree(trained, tmp_path / "half", ignore=shutil.ignore_patterns("evaluation-*", "target-*"))
+    said = opendg("report", tmp_path, "--out", tmp_path / "page.html")
+    refused(said, f"No record was found, as half is not evaluated yet: try `opendg evaluate {half}`.")
+    (half / "weights.safetensors").unlink()
+    said = opendg("report", tmp_path, "--out", tmp_path / "page.html")
+    refused(said, f"No record was found, as half is not finished: go on with `opendg train --resume {half}`.")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["methods", "zz*"], "There is no method 'zz*': expected one of: medic"),
+        (["methods", "medik", "--json"], "There is no method 'medik': did you mean 'medic'"),
+        (["datasets", "zz*"], "There is no dataset 'zz*': expected one of: "),
+        (["scores", "zz*"], "There is no score 'zz*': expected one of: "),
+        (["reproduce", "pacs"], "There is no plan 'pacs': did you mean 'pacs-resnet18' or 'pacs-resnet50' or "),
+    ],
+)
+def test_names_that_there_are_not(opendg: Command, words: list[str], sentence: str) -> None:
+    refused(opendg(*words), sentence)
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
         (["--score", "blcs"], ["no score 'blcs'"]),
-        (["--accept", "0"], ["accept is 0.0"]),
-        (["--accept", "nan"], ["accept is nan"]),
+        (["--accept", "0"], ["--accept 0.0 is out of range"]),
+        (["--accept", "nan"], ["--accept nan"]),
         (["--format", "xml"], ["no format 'xml'", "table, csv or jsonl"]),
     ],
 )

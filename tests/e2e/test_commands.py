@@ -363,20 +363,57 @@ def test_the_real_thing_in_a_process_of_its_own(tree: Path, tmp_path: Path) -> N
     assert "Warning" not in err
 
 
-def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
-    process = start("train", "medic", "--data", tree, *flags(iterations=100_000), "--out", tmp_path / "run")
-    while not (tmp_path / "run" / "log.jsonl").exists() or not (tmp_path / "run" / "log.jsonl").stat().st_size:
+def interrupted(run: Path, *words: object) -> str:
+    """The last line of a training that Ctrl-C has ended after some steps."""
+    process = start("train", *words)
+    while not (run / "log.jsonl").exists() or not (run / "log.jsonl").stat().st_size:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.rstrip().endswith(
-        "Interrupted: a run that has a checkpoint goes on with `opendg train --resume RUN`; with --each-target or "
-        "--seeds, the same command goes on."
-    )
+    return err.splitlines()[-1]
+
+
+def test_control_c_leaves_a_word_and_no_run(tree: Path, tmp_path: Path) -> None:
+    words = ["medic", "--data", tree, *flags(iterations=100_000), "--out", tmp_path / "run"]
+    said = interrupted(tmp_path / "run", *words)
+    assert said == "Interrupted: there was no checkpoint yet, and nothing is left of the run."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_control_c_names_the_run_that_can_be_resumed(tree: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["erm", "--data", tree, *flags(iterations=100_000, checkpoint_every=20), "--out", out]
+    assert interrupted(out, *words) == f"Interrupted: go on with `opendg train --resume {out}`."
+    assert (out / "checkpoints").is_dir()
+
+
+def test_control_c_of_several_runs(tree: Path, tmp_path: Path) -> None:
+    words = ["erm", "--data", tree, *flags(iterations=100_000, checkpoint_every=20), "--seeds", "0,1"]
+    said = interrupted(tmp_path / "wood-0", *words, "--out", tmp_path)
+    assert said == "Interrupted: the same command goes on."
+
+
+def test_broken_images_that_were_left_out_are_counted(opendg: Command, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=4)
+    asked = [word for word in flags(iterations=2, on_bad_image="skip") if word not in ("--target", "wood")]
+    words = ["train", "erm", "--data", tree, *asked, "--each-target"]
+    assert "left out" not in opendg(*words, "wood", "--out", tmp_path / "whole").err
+    (tree / "ink/bar/001.png").write_bytes(b"nothing")
+    said = opendg(*words, "neon,wood", "--out", tmp_path / "one")
+    assert said.err.endswith("1 broken image was left out of training: ink/bar/001.png.\n")
+    (tree / "ink/dot/000.png").write_bytes(b"nothing")
+    said = opendg(*words, "neon,wood", "--out", tmp_path / "two", "--json")
+    assert said.err.endswith("2 broken images were left out of training, the first of them ink/bar/001.png.\n")
+    assert said.err.count("left out") == 1
+    assert len(json.loads(said.out)) == 2
+
+
+def test_the_help_says_where_several_runs_lie(opendg: Command) -> None:
+    help_ = " ".join(opendg("train", "--help").out.replace("│", " ").split())
+    assert "With --each-target or --seeds, the folder of the runs TARGET-SEED; default: runs/DATA-METHOD." in help_
 
 
 def test_a_reader_that_leaves_early(trained: Path, tree: Path) -> None:

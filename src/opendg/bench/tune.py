@@ -63,6 +63,7 @@ def tune(
 
     `asked` is what `prepare` takes.
     """
+    check_trials(trials)
     return prepare(method, data, target, **asked).run(trials, report)
 
 
@@ -95,6 +96,11 @@ def prepare(
     )
     tuner.check()
     return tuner
+
+
+def check_trials(count: int) -> None:
+    if count < 1:
+        raise OpenDGError(f"--trials {count} is out of range: give 1 or more.")
 
 
 def check_length(length: int | None, iterations: int) -> None:
@@ -160,8 +166,7 @@ class Tuner:
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
-        if count < 1:
-            raise OpenDGError(f"--trials {count} is out of range: give 1 or more.")
+        check_trials(count)
         self.runs = count * len(self.folds)
         busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
         made = lacking(self.folder)

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from opendg.cli import bench, data, demo, evaluate, lists, predict, report, reproduce, train, tune
+from opendg.cli.words import AGAIN
 from opendg.errors import OpenDGError
 
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C has ended
+REPEATED = ("tune", "bench", "reproduce")  # go on when they are given again
+
+
+class Commands(TyperGroup):
+    """The commands. One that Ctrl-C ends says how it goes on: the same again, or as the training notes it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            notes = [AGAIN] if ctx.invoked_subcommand in REPEATED else getattr(stop, "__notes__", [])[-1:]
+            typer.echo(": ".join(["Interrupted", *notes]) + ".", err=True)
+            raise typer.Exit(INTERRUPTED) from stop
+
 
 app = typer.Typer(
     name="opendg",
+    cls=Commands,
     help="Classifiers for domains and classes they have never seen: open-set domain generalization.\n\n"
     "Start with: opendg demo",
     no_args_is_help=True,
@@ -54,13 +71,6 @@ def options(
     """What holds for every command."""
 
 
-# What to do after Ctrl-C, by command.
-GO_ON = {
-    "train": ": a run that has a checkpoint goes on with `opendg train --resume RUN`; with --each-target or --seeds, "
-    "the same command goes on"
-} | dict.fromkeys(("tune", "bench", "reproduce"), ": the same command goes on")
-
-
 def main() -> None:
     """Run a command; an error is one sentence and exit code 2."""
     # Threads of torch that wait for one another do so asleep: spinning, they are ten times slower on a busy machine.
@@ -72,7 +82,3 @@ def main() -> None:
             raise
         typer.secho(f"Error: {error}", fg="red", err=True)
         sys.exit(2)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # said by Typer without a word
-            typer.echo(f"Interrupted{GO_ON.get(sys.argv[1], '')}.", err=True)
-        raise

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
 from opendg.cli.show import say, table
+from opendg.errors import unknown_name
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Pattern = Annotated[str, typer.Argument(help="A wildcard, e.g. 'm*'.")]
@@ -24,7 +26,7 @@ def methods(pattern: Pattern = "*", json_: Json = False) -> None:
         options = {field.name: field.default for field in fields(method.Config)}
         told = {key: getattr(method, key) for key in ("name", "title", "kind", "idea", "paper", "cost", "score")}
         rows.append(told | {"settings": options})
-    _list(rows, ["name", "idea", "paper"], "Methods", json_)
+    _list("method", METHODS, pattern, rows, ["name", "idea", "paper"], json_)
 
 
 def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
@@ -38,7 +40,7 @@ def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
         for entry in chosen
     ]  # fmt: skip
     shown = [row | {"domains": ", ".join(row["domains"]), "classes": str(row["classes"])} for row in rows]
-    _list(shown if not json_ else rows, ["name", "domains", "classes", "paper"], "Datasets", json_)
+    _list("dataset", DATASETS, pattern, shown if not json_ else rows, ["name", "domains", "classes", "paper"], json_)
 
 
 def scores(pattern: Pattern = "*", json_: Json = False) -> None:
@@ -50,11 +52,16 @@ def scores(pattern: Pattern = "*", json_: Json = False) -> None:
          "needs": list(SCORES[name].needs), "fitted": bool(SCORES[name].fitted)}
         for name in list_scores(pattern)
     ]  # fmt: skip
-    _list(rows, ["name", "idea", "paper"], "Scores", json_)
+    _list("score", SCORES, pattern, rows, ["name", "idea", "paper"], json_)
 
 
-def _list(rows: list[dict[str, Any]], columns: list[str], title: str, json_: bool) -> None:
+def _list(
+    what: str, there: Iterable[str], pattern: str, rows: list[dict[str, Any]], columns: list[str], json_: bool
+) -> None:
+    """The rows of those that match the pattern; one that nothing matches is refused."""
+    if not rows:
+        raise unknown_name(what, pattern, there)
     if json_:
         say(rows, "", True)
     else:
-        table(title, columns, [[str(row[column]) for column in columns] for row in rows])
+        table(f"{what.capitalize()}s", columns, [[str(row[column]) for column in columns] for row in rows])

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.show import Progress, say
-from opendg.cli.words import names, numbers, refuse_all_but, settings
-from opendg.errors import OpenDGError
+from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, require, settings
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
@@ -83,7 +82,11 @@ def command(
         str, typer.Option(help="Curves to tensorboard, wandb, mlflow or none; auto: tensorboard where installed.")
     ] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED.")
+        Path | None,
+        typer.Option(
+            help="The run's directory; default: runs/DATA-TARGET-METHOD-SEED. With --each-target or --seeds, the "
+            "folder of the runs TARGET-SEED; default: runs/DATA-METHOD."
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this interrupted run; --root where its data have moved.")
@@ -119,12 +122,9 @@ def command(
             from opendg.training.config import read_config
 
             method, asked = read_config(config).beneath(method, asked)
-        if not (method and data and (target or each_target)):
-            raise OpenDGError(
-                "A method, --data and --target are needed: try `opendg train medic --data glyphs --target street`."
-            )
-        if target and each_target:
-            raise OpenDGError("Give --target or --each-target, not both.")
+        refuse_both(context, "target", "each_target")
+        refuse_both(context, "seed", "seeds")
+        method, data = require("train", method, data, target or each_target, root)
         from opendg.training.job import home
 
         done = _evaluator(device, home(data, root), records) if evaluate else None
@@ -144,6 +144,10 @@ def _tell(runs: list[Run], records: dict[Path, dict[str, Any]], several: bool, j
         from opendg.cli.evaluate import show_all
 
         show_all(list(records.values()))
+    if skipped := list(dict.fromkeys(key for run in runs for key in run.manifest.get("skipped", []))):
+        some = f"{len(skipped)} broken images were" if skipped[1:] else "1 broken image was"
+        first = ", the first of them" if skipped[1:] else ":"
+        typer.echo(f"{some} left out of training{first} {skipped[0]}.", err=True)
     found: list[dict[str, Any]] = [
         {"run": str(run.path)} | ({"record": records[run.path]} if run.path in records else {}) for run in runs
     ]
@@ -179,11 +183,15 @@ def _many(
     index = open_dataset(data, asked["root"])
     targets = [str(target)] if not each else list(index.domains) if each == "all" else names(each) or []
     folder = out or Path("runs") / f"{index.dataset}-{method}"
-    with Progress(f"{method}: {len(targets) * len(seeds)} runs", quiet=quiet) as progress:
-        return train_many(
-            method, data, targets, seeds, folder=folder, lanes=lanes, report=progress, finished=done,
-            note=progress.note, **asked,
-        )  # fmt: skip
+    try:
+        with Progress(f"{method}: {len(targets) * len(seeds)} runs", quiet=quiet) as progress:
+            return train_many(
+                method, data, targets, seeds, folder=folder, lanes=lanes, report=progress, finished=done,
+                note=progress.note, **asked,
+            )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        stop.add_note(AGAIN)
+        raise
 
 
 def _evaluator(device: str, root: str | Path | None, records: dict[Path, dict[str, Any]]) -> Callable[[Run], None]:

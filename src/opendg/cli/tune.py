@@ -11,7 +11,7 @@ import typer
 
 from opendg.cli.evaluate import percent
 from opendg.cli.show import Progress, say, table
-from opendg.cli.words import names, refuse_all_but, settings
+from opendg.cli.words import names, refuse_all_but, refuse_both, require, settings
 from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
@@ -98,12 +98,13 @@ def command(
         refuse_all_but(context, COMBINED, "searches are combined as they were asked for")
         _combined(_found(what or []), out, score, json_)
         return
-    if not what or len(what) > 1 or not data or not (target or each_target):
-        raise OpenDGError(
-            "One method, --data and --target are needed: try `opendg tune medic --data glyphs --target street`."
-        )
-    if target and each_target:
-        raise OpenDGError("Give --target or --each-target, not both.")
+    if what and len(what) > 1:
+        raise OpenDGError(f"One search is of one method, and {' and '.join(what)} were given: name one of them.")
+    refuse_both(context, "target", "each_target")
+    method, data = require("tune", what[0] if what else None, data, target or each_target, root)
+    from opendg.bench.tune import check_trials, prepare
+
+    check_trials(trials)  # before anything is said of a search that lies there
     asked: dict[str, Any] = {
         "root": root, "sources": names(sources), "known": int(known) if known and known.isdecimal() else names(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
@@ -113,11 +114,9 @@ def command(
         "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip
     if each_target:
-        _each(what[0], data, each_target, trials, out, json_, asked)
+        _each(method, data, each_target, trials, out, json_, asked)
     else:
-        from opendg.bench.tune import prepare
-
-        (search,) = _searches([prepare(what[0], data, str(target), out=out, **asked)], trials, json_)
+        (search,) = _searches([prepare(method, data, str(target), out=out, **asked)], trials, json_)
         _show(search, data, asked, json_)
 
 

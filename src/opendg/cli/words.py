@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from opendg.errors import OpenDGError
+
+AGAIN = "the same command goes on"  # after Ctrl-C
 
 
 def names(text: str | None) -> list[str] | None:
@@ -31,13 +35,45 @@ def settings(pairs: list[str]) -> dict[str, str]:
 def refuse_all_but(context: typer.Context, heeded: tuple[str, ...], why: str) -> None:
     """Refuse what was given on the command line beside the parameters that are heeded: it would be without effect."""
     given = [
-        parameter.opts[0] if parameter.opts[0].startswith("-") else str(parameter.name).upper()
+        parameter.opts[0] if parameter.opts[0].startswith("-") else str(context.params[str(parameter.name)])
         for parameter in context.command.params
         if parameter.name not in heeded and _said(context, str(parameter.name))
     ]
     if given:
-        listed = " and ".join([", ".join(given[:-1]), given[-1]] if given[1:] else given)
-        raise OpenDGError(f"{listed} would be without effect: {why}; leave {'them' if given[1:] else 'it'} out.")
+        raise OpenDGError(
+            f"{_listed(given)} would be without effect: {why}; leave {'them' if given[1:] else 'it'} out."
+        )
+
+
+def refuse_both(context: typer.Context, one: str, other: str) -> None:
+    """Refuse two options of which each says what the other does."""
+    if _said(context, one) and _said(context, other):
+        raise OpenDGError(f"Give --{one.replace('_', '-')} or --{other.replace('_', '-')}, not both.")
+
+
+def require(
+    command: str, method: str | None, data: str | None, target: str | None, root: Path | None
+) -> tuple[str, str]:
+    """The method and the data; refused without them and a target. Where that alone is missing, say which there are."""
+    if method and data and target:
+        return method, data
+    if method and data:
+        from opendg.data.catalog import open_dataset
+
+        index = open_dataset(data, root)
+        raise OpenDGError(
+            f"--target is missing: give a domain of {index.dataset} ({', '.join(index.domains)}), or --each-target all."
+        )
+    needed = {"a method": method, "--data": data, "--target": target}
+    missing = [name for name, given in needed.items() if not given]
+    raise OpenDGError(
+        f"Without {_listed(missing)} there is nothing to {command}: try `opendg {command} {method or 'medic'} --data "
+        "glyphs --target street`."
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _said(context: typer.Context, name: str) -> bool:
