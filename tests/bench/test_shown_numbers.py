@@ -17,7 +17,7 @@ SHOWN = re.compile(r"(\d+\.\d+) ± (\d+\.\d+)")
 @cache
 def measured(digits: int) -> set[tuple[str, str]]:
     """Every mean and spread of the committed tables, rounded."""
-    rows = [row for path in ROOT.glob("results/*/*.csv") for row in csv.DictReader(path.read_text().splitlines())]
+    rows = [row for path in (ROOT / "results").rglob("*.csv") for row in csv.DictReader(path.read_text().splitlines())]
     filled = [row for row in rows if row["mean"] and row["spread"]]
     return {(f"{float(row['mean']):.{digits}f}", f"{float(row['spread']):.{digits}f}") for row in filled}
 
