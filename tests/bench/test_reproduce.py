@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from opendg.bench.estimate import AROUND
@@ -47,6 +48,7 @@ def test_the_dry_run_says_what_would_run(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "84 runs in the plan: 84 left" in result.output
     assert "About" in result.output
+    assert ("This machine has no GPU" in result.output) is not torch.cuda.is_available()
     said = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert len(said["runs"]) == 84
     assert said["seconds"] == pytest.approx(sum(said["runs"].values()))

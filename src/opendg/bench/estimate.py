@@ -19,6 +19,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "results"  # in a checko
 # Milliseconds of an iteration of ERM with 48 images, captured, on one H200; other backbones are taken as the last.
 GUESS = {"convnet": 1.5, "resnet18": 6.3, "resnet50": 16.0}
 AROUND = 20.0  # seconds of a run beside its iterations: start, decoding from the cache, evaluation
+HERE = "runs of this folder"
 ALIKE = 2.0  # runs are of similar length up to this factor
 
 
@@ -58,7 +59,7 @@ class Clock:
     def run(self, cell: Cell, job: Job) -> Estimate:
         """Seconds of a whole run. What was measured here is taken for the same method, dataset and backbone."""
         if (here := self.of_kind(cell, job.recipe.iterations, -1.0)) >= 0:
-            return Estimate(here, "runs of this folder")
+            return Estimate(here, HERE)
         if row := self._row(job):
             milliseconds, source = float(row["ms"]), f"the committed benchmark on {row['machine']}"
         else:

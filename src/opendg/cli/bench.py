@@ -176,7 +176,9 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     """What would run."""
     from collections import Counter
 
-    from opendg.bench.estimate import in_words
+    import torch
+
+    from opendg.bench.estimate import HERE, in_words
 
     counts = dict(Counter(found.states.values()))
     if as_json:
@@ -187,6 +189,8 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     rows = [[method, str(number)] for method, number in by_method.items()]
     note = f"{len(found.states)} runs in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
     note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources) or 'nothing'}."
+    if set(found.sources) - {HERE} and not torch.cuda.is_available():
+        note += " This machine has no GPU: here it takes many times that."
     table(f"{name}: what would run", ["method", "runs"], rows)
     typer.echo(note)
 
