@@ -185,10 +185,10 @@ def _lines() -> Iterator[dict[str, Any]]:
 
 
 def _percent(axes: Axes, which: str) -> None:
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
     for name in which:
-        getattr(axes, f"{name}axis").set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+        getattr(axes, f"{name}axis").set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
 def _log_odds(axes: Axes, low: float, high: float) -> None:
