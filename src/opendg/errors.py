@@ -16,6 +16,11 @@ class Diverged(OpenDGError):
     """Losses or scores that are no longer finite: what the settings lead to, and no fault of data or machine."""
 
 
+def unreadable(error: OSError) -> OpenDGError:
+    """The error for a file or folder that may not be read."""
+    return OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.")
+
+
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
     """The choices that begin with `name`, then those closest in spelling, case set aside."""
     by_lower, lower = {choice.lower(): choice for choice in choices}, name.lower()

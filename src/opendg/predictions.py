@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
@@ -84,16 +84,20 @@ class Predictions:
         """From a file of `pack`'s bytes, perhaps a stranger's: nothing in it is ever unpickled."""
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                arrays: dict[str, Any] = {name: file[name] for name in file.files}
-            named = [name for name in arrays if name.startswith("extra.")]
-            extra = {name.removeprefix("extra."): arrays.pop(name) for name in named}
-            found = cls(**({"ova": None} | arrays), extra=extra or None)
-            _check_arrays(found)
-            return found
+                return cls.from_arrays({name: file[name] for name in file.files})
         except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise OpenDGError(
                 f"The predictions in {str(path)!r} cannot be read ({error}): train or evaluate the run again."
             ) from error
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Predictions:
+        """Of the arrays that `pack` writes, by name; a ValueError, TypeError or AttributeError if they are others."""
+        plain = {name: array for name, array in arrays.items() if not name.startswith("extra.")}
+        extra = {name.removeprefix("extra."): array for name, array in arrays.items() if name not in plain}
+        found = cls(**({"ova": None} | plain), extra=extra or None)
+        _check_arrays(found)
+        return found
 
 
 def _check_arrays(found: Predictions) -> None:

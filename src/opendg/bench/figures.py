@@ -23,13 +23,12 @@ from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic
 from opendg.runs.names import predictions_file
 from opendg.runs.restore import restore
-from opendg.scores.base import Score
+from opendg.scores.base import Floats, Score
 from opendg.scores.registry import make_score
 from opendg.seeds import generator
 from opendg.training.devices import make_fabric
 from opendg.training.job import Job
 
-Floats = NDArray[np.float64]
 NEEDS = {  # the predictions that lie beside a record, and that a figure is drawn from
     "thresholds": ("target", "source-val", "source-unknown"), "tsne": ("target",), "oscr": ("target",),
     "confusion": ("target",),

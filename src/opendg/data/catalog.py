@@ -11,7 +11,7 @@ from opendg.data.entries import DATASETS, Dataset, find, get, names, plain, reco
 from opendg.data.index import Index
 from opendg.data.splits import with_lists
 from opendg.data.tree import scan
-from opendg.errors import OpenDGError, near
+from opendg.errors import OpenDGError, near, unreadable
 
 __all__ = ["DATASETS", "Dataset", "find", "get", "list_datasets", "names", "open_dataset", "plain", "recognise"]
 
@@ -58,7 +58,7 @@ def _named(entry: Dataset, place: Path) -> Index:
     try:
         found = next((pair for pair in _candidates(entry, place) if _holds_domains(entry, pair[1])), None)
     except OSError as error:
-        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+        raise unreadable(error) from error
     if found is not None:
         home, folder = found
         return with_lists(scan(folder, entry.name), entry, home)

@@ -23,7 +23,7 @@ import numpy as np
 
 from opendg.data.entries import recognise
 from opendg.data.index import NO_PART, TRAIN, VAL, Index
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, unreadable
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 PARTS = {"train": TRAIN, "val": VAL, "crossval": VAL}
@@ -71,7 +71,7 @@ def scan(root: Path, dataset: str | None = None) -> Index:
     try:
         domains = _domains(root)
     except OSError as error:
-        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+        raise unreadable(error) from error
     images = sorted(image for name in domains for image in domains[name])
     if not images:
         raise OpenDGError(f"The folder {root} holds no images: {LAYOUT}, or a tar for each domain.")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from opendg.data.decode import decode, resize
 from opendg.data.tree import SUFFIXES
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, unreadable
 from opendg.evaluation.evaluate import predict_source
 from opendg.evaluation.metrics import accepting_threshold
 from opendg.methods.registry import METHODS
@@ -163,7 +163,7 @@ def find_images(paths: Sequence[str | Path]) -> list[Path]:
     try:
         return [image for path in map(Path, paths) for image in _found(path)]
     except OSError as error:
-        raise OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.") from error
+        raise unreadable(error) from error
 
 
 def _found(path: Path) -> list[Path]:

@@ -72,21 +72,22 @@ def _load(file: Path, classes: int) -> Predictions:
             found: dict[str, Any] = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, MemoryError, BadZipFile, ZlibError) as error:
         raise OpenDGError(f"{file.name} cannot be read ({error}): evaluate the run again.") from error
-    extra = {name.removeprefix("extra."): found.pop(name) for name in list(found) if name.startswith("extra.")}
-    count = np.size(found.get("label", ()))
-    found.setdefault("features", np.empty((count, 0), np.float32))
-    _check_arrays(found, count, classes, file.name)
-    return Predictions(**({"ova": None} | found), extra=extra or None)
+    found.setdefault("features", np.empty((np.size(found.get("label", ())), 0), np.float32))
+    try:
+        predictions = Predictions.from_arrays(found)
+        _check_classes(predictions, classes)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OpenDGError(
+            f"{file.name} does not hold predictions that fit the record: evaluate the run again."
+        ) from error
+    return predictions
 
 
-def _check_arrays(found: dict[str, Any], count: int, classes: int, name: str) -> None:
-    """Shapes and kinds as Predictions has them, one row an image, and labels that are classes of the record."""
-    wanted: dict[str, Any] = {"keys": ("U", (count,)), "domain": ("U", (count,)), "label": ("i", (count,))}
-    wanted |= {"features": ("f", (count, *found["features"].shape[-1:])), "logits": ("f", (count, classes))}
-    wanted |= {"ova": ("f", (count, 2, classes))} if "ova" in found else {}
-    given = {key: (array.dtype.kind, array.shape) for key, array in found.items()}
-    if not count or not classes or given != wanted or found["label"].min() < -1 or found["label"].max() >= classes:
-        raise OpenDGError(f"{name} does not hold predictions that fit the record: evaluate the run again.")
+def _check_classes(predictions: Predictions, classes: int) -> None:
+    """A ValueError, unless there are images, and outputs and labels are of so many classes."""
+    label, width = predictions.label, predictions.logits.shape[1]
+    if not classes or not len(label) or width != classes or label.min() < -1 or label.max() >= classes:
+        raise ValueError(f"labels and logits (of {width} classes) do not go with {classes}")
 
 
 def _check_record(entry: Entry, predictions: Predictions, scores: dict[str, Floats]) -> None:
