@@ -120,11 +120,11 @@ def test_killed_at_random_times(tree: Path, forks: Forks, whole: Whole, tmp_path
 
 @pytest.fixture
 def half(tree: Path, forks: Forks, whole: Whole, tmp_path: Path) -> Path:
-    """A run that was killed with two checkpoints on the disk."""
+    """A run that was killed with two checkpoints on the disk, or with a third before the oldest went."""
     out = tmp_path / "run"
     ended = forks.run(*words(tree, out), watch=str(tmp_path), kill_before=whole.changes // 2)
     assert ended.code == KILLED
-    assert len(list(out.glob("checkpoints/*.json"))) == 2
+    assert len(list(out.glob("checkpoints/*.json"))) >= 2
     return out
 
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -32,6 +33,7 @@ from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.runs.checkpoint import load_checkpoint
 from opendg.runs.directory import Run
+from opendg.runs.names import checkpoint_file
 from opendg.scores.registry import SCORES
 from opendg.training.recipe import Recipe
 from opendg.training.train import resume, train
@@ -115,13 +117,17 @@ def start(name: str, tree: Path, out: Path, sources: int = 3, **asked: Any) -> R
 
 
 class Kill:
-    """Keeps, as a kill at that moment would, what a run has on disk in the middle of its way."""
+    """Keeps, as a kill at that moment would, what a run has on disk some steps after a checkpoint was written."""
 
     def __init__(self, run: Path, kept: Path) -> None:
         self.run, self.kept = run, kept
 
     def __call__(self, step: int, iterations: int, losses: dict[str, float]) -> None:
         if step == COPIED:
+            checkpoint, patience = self.run / "checkpoints" / checkpoint_file(CHECKPOINT), time.monotonic() + 60
+            while not checkpoint.exists():  # a thread writes it, and may be behind
+                assert time.monotonic() < patience, "no checkpoint was written"
+                time.sleep(0.01)
             shutil.copytree(self.run, self.kept)
 
 
@@ -132,7 +138,7 @@ def test_trains_resumes_and_predicts(name: str, tree: Path, tmp_path: Path) -> N
     log = [entry["losses"] for entry in run.read_log() if "losses" in entry]
     learned = next(iter(log[0]))  # the first loss that a method names is that of the classes
     assert log[-1][learned] < 0.9 * log[0][learned], [entry[learned] for entry in log]
-    assert load_checkpoint(torn / "checkpoints" / f"step-{CHECKPOINT:08d}.json").step == CHECKPOINT
+    assert load_checkpoint(torn / "checkpoints" / checkpoint_file(CHECKPOINT)).step == CHECKPOINT
 
     again = resume(torn, device="cpu")
     assert [entry["losses"] for entry in again.read_log() if "losses" in entry] == log
