@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from opendg.episodes import Episode
+from opendg.errors import OpenDGError
 from opendg.methods.irm import IRM, invariance_penalty, restraint
 from small import small_state
 from tests.methods.beside_erm import compare, domain_episode, equals_erm, gradients_of, pair
@@ -35,6 +36,11 @@ def test_penalty_is_made_of_autograds_slopes(sizes: tuple[int, ...], halves: boo
     logits = torch.randn(sum(sizes), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     expected = penalty_by_hand(logits, episode, halves).detach()
     torch.testing.assert_close(invariance_penalty(logits, episode, halves), expected)
+
+
+def test_one_image_has_no_halves() -> None:
+    with pytest.raises(OpenDGError, match="needs two images of each domain"):
+        invariance_penalty(torch.randn(3, 4), domain_episode((2, 1)), halves=True)
 
 
 @pytest.mark.parametrize("halves", [True, False])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from opendg.errors import OpenDGError
-from opendg.models.backbones import Input, build_backbone
+from opendg.models.backbones import Input, build_backbone, fingerprint
 
 
 def parameters(module: nn.Module) -> int:
@@ -95,18 +96,39 @@ def test_there_are_no_imagenet_weights_for_every_name() -> None:
             build_backbone(name, "imagenet")
 
 
-def test_imagenet_weights_offline_give_a_sentence(tmp_path: Path) -> None:
+def from_the_hub(name: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, whose Hub and cache are others, builds a backbone with weights of the Hub."""
     program = (
-        "import os; os.environ.update(HF_HUB_OFFLINE='1', HF_HOME=os.environ['NOWHERE'])\n"
         "from opendg.models.backbones import build_backbone\n"
         "from opendg.errors import OpenDGError\n"
-        "try:\n    build_backbone('resnet18.tv_in1k', 'imagenet')\nexcept OpenDGError as error:\n    print(error)"
+        f"try:\n    print(build_backbone({name!r}, 'imagenet').start)\nexcept OpenDGError as error:\n    print(error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"NOWHERE": str(tmp_path)}
-    )
+    env = {"HF_HOME": str(home), "PATH": os.environ["PATH"]} | environment
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+
+
+AWAY = {"HF_ENDPOINT": "http://127.0.0.1:9"}  # a port where nobody answers
+
+
+@pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, AWAY], ids=["offline", "away"])
+def test_imagenet_weights_without_a_hub_give_a_sentence(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = from_the_hub("resnet18.tv_in1k", tmp_path, **environment)
     assert "ImageNet weights of 'resnet18.tv_in1k' could not be fetched" in done.stdout
     assert "--weights FILE" in done.stdout
+    assert "Retry" not in done.stderr
+
+
+def test_imagenet_weights_of_the_cache_need_no_hub(tmp_path: Path) -> None:
+    there = tmp_path / "hub" / "models--timm--test_resnet.r160_in1k"
+    (there / "refs").mkdir(parents=True)
+    (there / "refs" / "main").write_text("0" * 40)
+    (there / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    net = timm.create_model("test_resnet")
+    save_file(net.state_dict(), there / "snapshots" / ("0" * 40) / "model.safetensors")
+    done = from_the_hub("test_resnet.r160_in1k", tmp_path, **AWAY)
+    net.reset_classifier(0)
+    assert done.stdout.split() == [fingerprint(net)], done.stderr
+    assert "Retry" not in done.stderr
 
 
 def test_resnet18_of_a_file(shared: Path) -> None:

@@ -85,7 +85,7 @@ def test_what_is_no_map_of_channels_is_refused(name: str, what: str) -> None:
         shapes(build_backbone(name))
 
 
-@pytest.mark.parametrize("name", ["crossvit_tiny_240", "hrnet_w18_small"])
+@pytest.mark.parametrize("name", ["crossvit_tiny_240", "hrnet_w18_small", "xception41"])
 def test_a_backbone_without_named_stages_is_refused(name: str) -> None:
     """timm names none of the one, and modules that the other does not have."""
     backbone = build_backbone(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from opendg.errors import OpenDGError, near
+from opendg.models.hub import hub
 
 # Weight files that need another layout than their name says and cannot tell so themselves.
 KNOWN_FILES = {"0c6682cb03becd6a69e37e1952b167fd7971b6e7085226599dc730c0837550ec": "resnet50.caffe"}
@@ -114,7 +116,8 @@ def _timm(name: str, pretrained: bool) -> Backbone:
     if name == "resnet50.caffe" and pretrained:
         raise OpenDGError("resnet50.caffe has no weights on timm's hub: give --weights FILE, or use resnet50.tv_in1k.")
     try:
-        net = timm.create_model(base, pretrained=pretrained, num_classes=0)
+        with hub() if pretrained else nullcontext():
+            net = timm.create_model(base, pretrained=pretrained, num_classes=0)
     except Exception as error:
         if not pretrained:
             raise
@@ -146,15 +149,23 @@ def _stride_first(net: nn.Module) -> None:
 def _stages(net: nn.Module) -> dict[str, str]:
     """Where the maps of the stages come out: timm's feature_info, numbered; the first before them is the stem.
 
-    Empty where timm names none, or modules that the network does not have (Twins, HRNet).
+    Empty where timm names none, modules that the network does not have (Twins, HRNet), or modules inside a block,
+    where only a part of the map passes (Xception, NASNet).
     """
     there = {name for name, _ in net.named_modules()} - {""}
     modules = [info["module"] for info in getattr(net, "feature_info", None) or []]
-    if not set(modules) <= there:
+    if not set(modules) <= there or any(_inside_a_block(net, module) for module in modules):
         return {}
     if {"maxpool", "layer4"} <= there:
         return {"stem": "net.maxpool"} | {str(number): f"net.layer{number}" for number in (1, 2, 3, 4)}
     return {str(number): f"net.{module}" for number, module in enumerate(modules, start=1)}
+
+
+def _inside_a_block(net: nn.Module, module: str) -> bool:
+    """Whether a parent of the module, below the network itself, is more than a row of layers."""
+    parents = module.split(".")[:-1]
+    within = (net.get_submodule(".".join(parents[: depth + 1])) for depth in range(len(parents)))
+    return not all(isinstance(parent, nn.Sequential) for parent in within)
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
