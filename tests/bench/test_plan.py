@@ -48,6 +48,13 @@ def test_a_cell_is_what_train_makes_of_it(tree: Path) -> None:
         assert replace(real, data=job.data) == job
 
 
+def test_several_targets_of_one_run_are_joined_as_on_the_command_line(tree: Path) -> None:
+    plan = plan_of(tree, methods='[{ method = "erm" }]').override(targets=["ink, wood"])
+    ((name, (_, job)),) = place(plan.cells()).items()
+    assert job.protocol.targets == ("ink", "wood")
+    assert name.startswith("erm-ink+wood-0-")
+
+
 @pytest.mark.parametrize("data", ["pacs", "digits-dg"])
 def test_names_do_not_depend_on_where_the_data_lie(shared: Path, data: str) -> None:
     plan = parse_plan("one", f'data = "{data}"\nmethods = [{{ method = "erm" }}]\nweights = "none"')

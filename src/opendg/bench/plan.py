@@ -41,6 +41,7 @@ from opendg.data.entries import DATASETS
 from opendg.errors import OpenDGError, unknown_name
 from opendg.training.config import Config
 from opendg.training.job import Job, make_job
+from opendg.training.lists import names_in
 
 Division = dict[str, Any]  # known or unknown, as `opendg train` takes them
 
@@ -136,9 +137,9 @@ class Plan:
     def _targets(self, data: str, root: Path | None) -> list[str]:
         domains = names_of(data, root).domains
         for target in self.targets:
-            if len(self.data) == 1 and not set(target.split(",")) <= set(domains):
+            if len(self.data) == 1 and not set(names_in(target)) <= set(domains):
                 raise unknown_name("domain", target, domains, where=f" in {data}")
-        wanted = [target for target in self.targets if set(target.split(",")) <= set(domains)]
+        wanted = [target for target in self.targets if set(names_in(target)) <= set(domains)]
         if self.targets and not wanted:
             raise OpenDGError(
                 f"None of the targets {', '.join(self.targets)} is a domain of {data}: it has {', '.join(domains)}."
@@ -184,7 +185,7 @@ def place(cells: Iterable[Cell], root: Path | None = None, need_data: bool = Fal
     for data, group in by_data.items():
         names = names_of(data, root, need_data)
         for cell in group:
-            job = make_job(cell.method, data, cell.target.split(","), names, **cell.asked())
+            job = make_job(cell.method, data, names_in(cell.target), names, **cell.asked())
             before, job = placed.get(name := run_name(job), (cell, job))
             placed[name] = (replace(before, scores=tuple(dict.fromkeys(before.scores + cell.scores))), job)
     return placed

@@ -22,6 +22,7 @@ from opendg.runs.writer import Writer
 from opendg.training.build import make_classifier, make_loop
 from opendg.training.devices import count_devices, make_fabric
 from opendg.training.job import Job, make_job, plan, refuse_misspelt
+from opendg.training.lists import names_in
 from opendg.training.loop import Loop
 from opendg.training.origin import origin
 from opendg.training.select import Selection
@@ -57,7 +58,7 @@ def start(
     check_tracker(track)
     if checkpoint_every < 1:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
-    targets = split_targets(target) if isinstance(target, str) else target
+    targets = names_in(target) if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
     fabric = make_fabric(device, devices)
@@ -72,10 +73,6 @@ def start(
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
-
-
-def split_targets(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:

@@ -1,0 +1,7 @@
+"""Lists as they are given in one text: names joined by commas. Light, since the command line reads its words with it."""
+
+from __future__ import annotations
+
+
+def names_in(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
