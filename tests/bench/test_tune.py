@@ -340,6 +340,7 @@ def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None
         ({"score": "bcl"}, "no score 'bcl': did you mean 'bcls'"),
         ({"sampler": "lists"}, "no sampler 'lists': did you mean 'list'"),
         ({"trials": 0}, "--trials 0 is out of range"),
+        ({"lanes": 0}, "--lanes 0 is out of range: give 1 or more"),
         ({"length": 1}, "--for 1 is less than --iterations 2, .*: give --iterations 1 or fewer, or leave --for out"),
         ({"length": 500, "iterations": 1000}, r"--for 500 is less than --iterations 1000 \(the default\), .*"),
         ({"length": 0}, "--for 0 is out of range: it is the iterations of the run to be, 1 or more"),

@@ -201,6 +201,12 @@ def test_resume_of_a_finished_run(opendg: Command, trained: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
+def test_lanes_of_a_single_run(opendg: Command, tree: Path, out: Path) -> None:
+    said = opendg("train", "erm", "--data", tree, *flags(), "--lanes", "3", "--out", out)
+    refused(said, "--lanes would be without effect", "there is one run", "--each-target or --seeds", "leave it out")
+    assert not out.exists()
+
+
 def test_resume_with_words_that_it_would_not_heed(opendg: Command, trained: Path, tmp_path: Path) -> None:
     half = shutil.copytree(trained, tmp_path / "half")
     (half / "weights.safetensors").unlink()

@@ -45,6 +45,12 @@ def many(tree: Path, folder: Path, **more: Any) -> list[Run]:
     return train_many("erm", str(tree), ["ink", "wood"], [0, 1], folder=folder, **asked)
 
 
+def test_no_lane_at_all_is_refused_before_anything_is_made(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match=r"--lanes 0 is out of range: give 1 or more\."):
+        many(tree, tmp_path / "runs", lanes=0)
+    assert not (tmp_path / "runs").exists()
+
+
 def stop_in(run: int) -> Callable[[int, int, dict[str, float]], None]:
     """A report that is Ctrl-C at the end of the numbered run, where its losses are logged."""
     seen: list[int] = []

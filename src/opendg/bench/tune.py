@@ -43,9 +43,10 @@ from opendg.scores.registry import SCORES
 from opendg.seeds import derive
 from opendg.training.config import write_config
 from opendg.training.job import Job, authors_of, plan
-from opendg.training.many import Together, side_by_side
+from opendg.training.lists import names_in
+from opendg.training.many import Together, check_lanes, side_by_side
 from opendg.training.recipe import Recipe
-from opendg.training.train import Report, split_targets, start
+from opendg.training.train import Report, start
 
 SAMPLERS = {
     "list": "the same settings for every target: the defaults, then evenly spread ones",
@@ -82,7 +83,8 @@ def prepare(
     if sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
     check_length(length, iterations)
-    targets = split_targets(target) if isinstance(target, str) else list(target)
+    check_lanes(lanes)
+    targets = names_in(target) if isinstance(target, str) else list(target)
     job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
     made = make_folds(job.protocol, folds, seed)
     check_enough(job, made)

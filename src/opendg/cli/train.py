@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.show import Progress, say
-from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, require, settings
+from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, refuse_idle, require, settings
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
@@ -124,6 +124,8 @@ def command(
             method, asked = read_config(config).beneath(method, asked)
         refuse_both(context, "target", "each_target")
         refuse_both(context, "seed", "seeds")
+        if not several:
+            refuse_idle(context, ["lanes"], "there is one run, and --each-target or --seeds make several")
         method, data = require("train", method, data, target or each_target, root)
         from opendg.training.job import home
 

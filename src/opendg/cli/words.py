@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import typer
 
 from opendg.errors import OpenDGError
+from opendg.training.lists import names_in
 
 AGAIN = "the same command goes on"  # after Ctrl-C
 
 
 def names(text: str | None) -> list[str] | None:
     """Names joined by commas."""
-    return [name.strip() for name in text.split(",")] if text else None
+    return names_in(text) if text else None
 
 
 def numbers(text: str | None) -> list[int] | None:
     """The whole numbers of --seeds, joined by commas."""
     try:
-        return [int(word) for word in text.split(",")] if text else None
+        return [int(word) for word in names_in(text)] if text else None
     except ValueError as error:
         raise OpenDGError(f"--seeds {text} is not a list of whole numbers: try --seeds 0,1,2.") from error
 
@@ -34,10 +36,15 @@ def settings(pairs: list[str]) -> dict[str, str]:
 
 def refuse_all_but(context: typer.Context, heeded: tuple[str, ...], why: str) -> None:
     """Refuse what was given on the command line beside the parameters that are heeded: it would be without effect."""
+    refuse_idle(context, [str(p.name) for p in context.command.params if p.name not in heeded], why)
+
+
+def refuse_idle(context: typer.Context, idle: Collection[str], why: str) -> None:
+    """Refuse those of some parameters that were given on the command line: they would be without effect."""
     given = [
         parameter.opts[0] if parameter.opts[0].startswith("-") else str(context.params[str(parameter.name)])
         for parameter in context.command.params
-        if parameter.name not in heeded and _said(context, str(parameter.name))
+        if parameter.name in idle and _said(context, str(parameter.name))
     ]
     if given:
         raise OpenDGError(

@@ -21,7 +21,8 @@ from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.runs.directory import Run
 from opendg.training.job import Job, home, make_job, refuse_misspelt
-from opendg.training.train import Report, refuse_changed, refuse_other_devices, split_targets, start, take_up
+from opendg.training.lists import names_in
+from opendg.training.train import Report, refuse_changed, refuse_other_devices, start, take_up
 
 NOT_OF_THE_JOB = ("device", "devices", "checkpoint_every", "capture", "compile", "track")  # how `start` trains it
 Start = Callable[[], tuple[Run, Iterator[int]]]  # a run and its iterations: see `opendg.training.train.start`
@@ -44,6 +45,7 @@ def train_many(
     told which. `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
     """
     refuse_misspelt(asked, train_many, start, make_job)
+    check_lanes(lanes)
     wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
     _refuse_doubles("target", targets)
     _refuse_doubles("seed", seeds)
@@ -72,6 +74,11 @@ def train_many(
     return [runs[path] for path in wanted]
 
 
+def check_lanes(lanes: int) -> None:
+    if lanes < 1:
+        raise OpenDGError(f"--lanes {lanes} is out of range: give 1 or more.")
+
+
 def _refuse_doubles(what: str, named: Sequence[Any]) -> None:
     for position, one in enumerate(named):
         if one in named[:position]:
@@ -89,7 +96,7 @@ def _check(
     index = open_dataset(data, None if root is None else Path(root))
     of_job = {name: value for name, value in asked.items() if name not in NOT_OF_THE_JOB}
     jobs = {
-        path: make_job(method, data, split_targets(target), index, seed=seed, **of_job)
+        path: make_job(method, data, names_in(target), index, seed=seed, **of_job)
         for path, (target, seed) in wanted.items()
     }
     protocols = dict.fromkeys(job.protocol for job in jobs.values())  # one for all seeds of a target
