@@ -409,6 +409,24 @@ def test_broken_images_that_were_left_out_are_counted(opendg: Command, tmp_path:
     assert said.err.endswith("2 broken images were left out of training, the first of them ink/bar/001.png.\n")
     assert said.err.count("left out") == 1
     assert len(json.loads(said.out)) == 2
+    (tree / "wood/ring/001.png").write_bytes(b"nothing")
+    assert opendg(*words, "wood", "--out", tmp_path / "three").code == 0
+    told = "1 broken image was left out of the evaluation: wood/ring/001.png.\n"
+    assert opendg("evaluate", tmp_path / "three/wood-0", "--device", "cpu").err.endswith(told)
+    assert opendg(*words, "wood", "--out", tmp_path / "three", "--evaluate").err.endswith(told)
+
+
+def test_a_search_counts_the_broken_images_that_it_left_out(opendg: Command, tmp_path: Path) -> None:
+    """Those of all folds, also when the search is taken up; the target is not opened, and its own are not seen."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    for name in ("ink/bar/001.png", "neon/dot/002.png", "wood/bar/000.png"):
+        (tree / name).write_bytes(b"nothing")
+    words = ["tune", "erm", "--data", tree, "--target", "wood", "--unknown", "ring", "--backbone", "convnet"]
+    words += ["--augment", "digits", "--batch", "2", "--iterations", "2", "--trials", "1", "--device", "cpu"]
+    words += ["--on-bad-image", "skip", "--out", tmp_path / "search"]
+    told = "2 broken images were left out of the search, the first of them ink/bar/001.png.\n"
+    assert opendg(*words).err.endswith(told)
+    assert opendg(*words, "--json").err.endswith(told)
 
 
 def test_the_help_says_where_several_runs_lie(opendg: Command) -> None:

@@ -63,6 +63,19 @@ def test_other_images_are_refused_in_every_part(run: Path, part: str) -> None:
         evaluate(run, device="cpu")
 
 
+def test_a_record_names_the_images_that_could_not_be_read(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=6)
+    run = opendg.train("erm", str(tree), out=tmp_path / "whole", on_bad_image="skip", **quick(iterations=2)).path
+    assert evaluate(run, device="cpu")["skipped"] == {"source": [], "target": []}
+    for name in ("ink/bar/002.png", "wood/dot/001.png", "wood/ring/000.png"):
+        (tree / name).write_bytes(b"torn")
+    run = opendg.train("erm", str(tree), out=tmp_path / "torn", on_bad_image="skip", **quick(iterations=2)).path
+    evaluate(run, device="cpu")
+    found = json.loads((run / "evaluation-selected.json").read_text())
+    assert found["skipped"] == {"source": ["ink/bar/002.png"], "target": ["wood/dot/001.png", "wood/ring/000.png"]}
+    assert found["n_known"] + found["n_unknown"] == 4 * 6 - 2
+
+
 @pytest.mark.parametrize("broken", ["known", "unknown"])
 def test_a_target_of_which_one_side_is_broken(tmp_path: Path, broken: str) -> None:
     """Without unknown images there is still an accuracy, without known ones there is nothing."""
@@ -74,6 +87,7 @@ def test_a_target_of_which_one_side_is_broken(tmp_path: Path, broken: str) -> No
     if broken == "unknown":
         found = evaluate(run, device="cpu")
         assert (found["n_known"], found["n_unknown"]) == (18, 0)
+        assert found["skipped"]["target"] == [f"wood/ring/{number:03d}.png" for number in range(6)]
         assert found["scores"]["cls"]["acc"] == found["acc"]
         assert found["scores"]["cls"]["oscr"] is None
     else:

@@ -68,6 +68,12 @@ class Search:
         facts = _facts(folder / "tune.json")
         return cls(folder, facts, _trials(folder / "trials.json", facts["pace"]))
 
+    def left_out(self) -> list[str]:
+        """Keys of the broken images that its trials did without, as their records have them."""
+        records = [_json(path) or {} for path in sorted((self.folder / "records").glob(NUMBERED))]
+        found = [keys for record in records for keys in record.get("skipped", {}).values()]
+        return sorted({key for keys in found for key in keys})
+
     def best(self, score: str) -> Trial:
         return max(self.trials, key=lambda trial: trial.value(score))  # the first of equals
 

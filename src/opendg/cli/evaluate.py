@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from opendg.cli.show import say, table
+from opendg.cli.show import say, table, tell_left_out
 
 
 def command(
@@ -43,8 +43,14 @@ def command(
         say(record, "", True)
     else:
         show(record)
+    tell_left_out(missed(record), "the evaluation")
     if drawn:
         typer.echo(f"Figure: {', '.join(map(str, drawn))}", err=json_)
+
+
+def missed(record: dict[str, Any]) -> list[str]:
+    """Keys of the target images that could not be read; older records do not say."""
+    return list(record.get("skipped", {}).get("target", []))
 
 
 def show(record: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -47,6 +48,15 @@ class Progress:
         """A line above the bar."""
         if not self.quiet:
             self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def tell_left_out(keys: Iterable[str], of: str) -> None:
+    """How many broken images were left out of something, on stderr; nothing where none was."""
+    named = list(dict.fromkeys(keys))
+    if named:
+        some = f"{len(named)} broken images were" if named[1:] else "1 broken image was"
+        first = ", the first of them" if named[1:] else ":"
+        typer.echo(f"{some} left out of {of}{first} {named[0]}.", err=True)
 
 
 def say(values: Any, text: str, as_json: bool) -> None:

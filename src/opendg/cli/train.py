@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opendg.cli.show import Progress, say
+from opendg.cli.show import Progress, say, tell_left_out
 from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, refuse_idle, require, settings
 
 if TYPE_CHECKING:
@@ -142,14 +142,12 @@ def command(
 
 def _tell(runs: list[Run], records: dict[Path, dict[str, Any]], several: bool, json_: bool) -> None:
     """The runs, and their records where they were evaluated: one run, or a list where several were asked for."""
-    if records and not json_:
-        from opendg.cli.evaluate import show_all
+    from opendg.cli.evaluate import missed, show_all
 
+    if records and not json_:
         show_all(list(records.values()))
-    if skipped := list(dict.fromkeys(key for run in runs for key in run.manifest.get("skipped", []))):
-        some = f"{len(skipped)} broken images were" if skipped[1:] else "1 broken image was"
-        first = ", the first of them" if skipped[1:] else ":"
-        typer.echo(f"{some} left out of training{first} {skipped[0]}.", err=True)
+    tell_left_out((key for run in runs for key in run.manifest.get("skipped", [])), "training")
+    tell_left_out((key for record in records.values() for key in missed(record)), "the evaluation")
     found: list[dict[str, Any]] = [
         {"run": str(run.path)} | ({"record": records[run.path]} if run.path in records else {}) for run in runs
     ]

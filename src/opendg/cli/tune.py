@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.evaluate import percent
-from opendg.cli.show import Progress, say, table
+from opendg.cli.show import Progress, say, table, tell_left_out
 from opendg.cli.words import names, refuse_all_but, refuse_both, require, settings
 from opendg.errors import OpenDGError
 
@@ -128,6 +128,7 @@ def _searches(tuners: list[Tuner], trials: int, quiet: bool) -> list[Search]:
         unseen = ",".join(tuner.job.protocol.targets)
         with Progress(f"tune {tuner.job.method}, target {unseen} unseen", quiet=quiet) as progress:
             found.append(tuner.run(trials, progress))
+    tell_left_out((key for search in found for key in search.left_out()), "the search")
     return found
 
 

@@ -64,7 +64,7 @@ def evaluate(
         return predict_split(run, job, classifier, index, split, split.train, place)
 
     ready = ready_scores(run, which, names, source, classifier)
-    record = describe(run, job, which, target)
+    record = describe(run, job, which, target) | {"skipped": left_out(run, index, split, target)}
     record["scores"] = {
         name: evaluate_score(score, score(target), target.correct, target.known, score(val))
         for name, score in ready.items()
@@ -99,6 +99,13 @@ def predict_source(run: Run, classifier: Classifier, device: torch.device) -> Pr
     index, split = job.open_data()
     check_manifest(run, manifest(job.protocol, index, split), ["train"])
     return predict_split(run, job, classifier, index, split, split.train, device)
+
+
+def left_out(run: Run, index: Index, split: Split, target: Predictions) -> dict[str, list[str]]:
+    """Keys of the images that could not be read: left out of training and validation, and of the numbers (target)."""
+    read = set(target.keys.tolist())
+    wanted = [index.keys[row] for row in split.test] if len(read) < len(split.test) else []
+    return {"source": list(run.manifest.get("skipped", [])), "target": [key for key in wanted if key not in read]}
 
 
 def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None = None) -> None:
