@@ -45,6 +45,14 @@ def test_plans_that_ask_for_different_scores_share_a_run(tree: Path, tmp_path: P
     assert scores(tmp_path, name) >= {"cls", "entropy", "knn"}
 
 
+def test_a_score_that_a_run_does_not_allow_costs_it_no_other(tree: Path, tmp_path: Path, inline: Inline) -> None:
+    """ViM looks into a linear head: ERM has one, ARPL keeps points instead."""
+    plan = plan_of(tree, 'scores = ["cls", "vim"]', methods='[{ method = "erm" }, { method = "arpl" }]')
+    states = run_plan(plan.override(targets=("wood",)), site_of(tmp_path, None, device="cpu"), inline)
+    assert set(states.values()) == {"done"}
+    assert {name.split("-")[0]: "vim" in scores(tmp_path, name) for name in states} == {"erm": True, "arpl": False}
+
+
 def test_an_evaluation_by_hand_takes_nothing_from_a_table(tree: Path, tmp_path: Path, inline: Inline) -> None:
     site = site_of(tmp_path, None, device="cpu")
     (name,) = run_plan(one(tree), site, inline)

@@ -12,13 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from opendg.bench.cells import Cell, run_name
 from opendg.bench.ledger import Ledger
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import PLAIN, evaluate
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
-from opendg.scores.registry import make_score
+from opendg.runs.restore import restore
+from opendg.runs.scores import linear_head
+from opendg.scores.registry import SCORES
 from opendg.training.job import Job, home
 from opendg.training.train import LOG_EVERY, Report, resume, train
 
@@ -127,8 +131,9 @@ def readable(run: Run, which: str, asked: tuple[str, ...]) -> list[str]:
     """The plain scores, the method's own and those asked for, as far as the heads of the run allow."""
     own = Job.from_json(run.config).make_method().score
     names = dict.fromkeys([*PLAIN, own, *(name for name in asked if name != "own")])
-    has_ova = Predictions.load(run.val_file(which)).ova is not None
-    return [name for name in names if has_ova or "ova" not in make_score(name).needs]
+    outputs, look = Predictions.load(run.val_file(which)), any("head" in SCORES[name].needs for name in names)
+    head = linear_head(restore(run, which, torch.device("cpu"))) if look else None
+    return [name for name in names if not SCORES[name].lacks(outputs, head)]
 
 
 @contextmanager
