@@ -116,8 +116,8 @@ def test_the_newest_checkpoint_is_where_a_run_will_go_on(ledger: Ledger) -> None
 def test_runners_that_have_each_a_part_of_a_plan_add_up(ledger: Ledger) -> None:
     """Status counts what all of them were asked for, and not what a changed plan has put another run in place of."""
 
-    def ask(names: list[str], **recipe: int) -> None:
-        cells = {name: Cell("erm", "pacs", "sketch", seed=int(name[-1]), recipe=recipe) for name in names}
+    def ask(names: list[str], notes: tuple[str, ...] = (), **recipe: int) -> None:
+        cells = {name: Cell("erm", "pacs", "sketch", int(name[-1]), recipe=recipe, notes=notes) for name in names}
         said = {name: {"cell": cell.to_json(), "iterations": 8, "seconds": 1.0} for name, cell in cells.items()}
         ledger.keep_plan("mine", said)
 
@@ -127,3 +127,11 @@ def test_runners_that_have_each_a_part_of_a_plan_add_up(ledger: Ledger) -> None:
     assert set(ledger.plans()["mine"]) == {"long-0", "long-1", "long-2"}
     ask(["short-0", "short-1"], iterations=3)
     assert set(ledger.plans()["mine"]) == {"short-0", "short-1", "long-2"}
+    ask(["tuned-0", "tuned-1", "tuned-2"], ("Found by a search.",), iterations=5)
+    assert set(ledger.plans()["mine"]) == {"tuned-0", "tuned-1", "tuned-2"}
+
+
+def test_a_damaged_plan_is_a_sentence(ledger: Ledger) -> None:
+    (ledger.folder / "plans" / "mine.json").write_text("{")
+    with pytest.raises(OpenDGError, match=r"What 'mine' asked for is damaged in the ledger .*: remove .*mine\.json"):
+        ledger.plans()

@@ -170,13 +170,21 @@ class Ledger:
 
     def plans(self) -> dict[str, dict[str, dict[str, Any]]]:
         """What `keep_plan` was given, by plan."""
-        paths = sorted((self.folder / "plans").glob("*.json"))
-        return {path.stem: json.loads(path.read_text()) for path in paths}
+        found = {}
+        for path in sorted((self.folder / "plans").glob("*.json")):
+            try:
+                found[path.stem] = json.loads(path.read_text())
+            except ValueError as error:
+                raise OpenDGError(
+                    f"What {path.stem!r} asked for is damaged in the ledger ({error}): remove {str(path)!r}, and the "
+                    "next `opendg bench run` writes it anew."
+                ) from error
+        return found
 
 
 def _place(cell: dict[str, Any]) -> str:
-    """Where in a plan a cell stands, whatever the recipe, the backbone and the scores."""
-    how = ("recipe", "base", "backbone", "weights", "scores")
+    """Where in a plan a cell stands, whatever the recipe, the backbone, the scores, and what is noted of them."""
+    how = ("recipe", "base", "backbone", "weights", "scores", "notes")
     return json.dumps({key: value for key, value in cell.items() if key not in how}, sort_keys=True)
 
 
