@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from opendg.bench.cells import Cell
 from opendg.bench.grid import Grid
-from opendg.bench.runners.local import LocalRunner
+from opendg.bench.runners import Died
+from opendg.bench.runners.local import LocalRunner, Slot
 from opendg.bench.work import Order, Outcome, Site
 
 SECONDS = {"erm": 0.1, "medic": 0.5}
@@ -72,3 +76,18 @@ def test_an_order_goes_to_the_process_that_was_at_its_kind(tmp_path: Path) -> No
     assert fresh not in (first, second), "an idle one before one that may be of use"
     assert runner._take("one") is first
     runner.close()
+
+
+class StoppedEarly(Slot):
+    """Stopped just before it has a process, as when Ctrl-C comes then."""
+
+    def _start(self) -> subprocess.Popen[str]:
+        self.stop()
+        return super()._start()
+
+
+def test_a_process_that_starts_while_the_runner_stops_does_no_work(tmp_path: Path) -> None:
+    slot = StoppedEarly(0, {}, tmp_path / "logs")
+    with pytest.raises(Died):
+        slot.ask(Order("erm-0", Cell("erm", str(tmp_path), "a"), Site(str(tmp_path / "runs"))))
+    assert not (tmp_path / "runs").exists()

@@ -79,6 +79,8 @@ class Slot:
             raise Died("the runner was stopped")
         if self.worker is None:
             self.worker = self._start()
+            if self.closed:  # meanwhile, when there was no process yet to be ended
+                self.worker.kill()
         worker = self.worker
         assert worker.stdin is not None
         assert worker.stdout is not None
