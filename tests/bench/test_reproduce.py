@@ -15,7 +15,8 @@ import torch
 from typer.testing import CliRunner
 
 from opendg.bench.estimate import AROUND
-from opendg.bench.plan import Plan, list_plans, load_plan, parse_plan
+from opendg.bench.ledger import Ledger
+from opendg.bench.plan import Plan, list_plans, load_plan, parse_plan, place
 from opendg.bench.published import TABLES
 from opendg.bench.records import Result
 from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of, titled
@@ -52,6 +53,22 @@ def test_the_dry_run_says_what_would_run(tmp_path: Path) -> None:
     said = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert len(said["runs"]) == 84
     assert said["seconds"] == pytest.approx(sum(said["runs"].values()))
+
+
+def test_a_forecast_counts_what_runs_have_made_already(tmp_path: Path) -> None:
+    """A quarter is left of the first; the second is trained, and only a score is lacking."""
+    text = 'data = "pacs"\nmethods = [{ method = "erm" }]\nrecipe = { iterations = 4000 }\nscores = ["entropy"]'
+    plan = parse_plan("some", text).override(targets=("photo", "sketch"))
+    whole = next(iter(forecast(plan, tmp_path, None).estimates.values())).seconds
+    ledger = Ledger(tmp_path)
+    ledger.prepare()
+    for (name, (cell, _)), steps in zip(place(plan.cells()).items(), (3000, 4000), strict=True):
+        ledger.begin(name, cell)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text(json.dumps({"step": steps}) + "\n")
+    found = forecast(plan, tmp_path, None)
+    assert set(found.states.values()) == {"interrupted"}
+    assert [one.seconds for one in found.estimates.values()] == pytest.approx([AROUND + (whole - AROUND) / 4, AROUND])
 
 
 def test_finished_runs_set_the_pace_of_the_forecast(finished: Finished) -> None:

@@ -118,6 +118,12 @@ def _cost(job: Job) -> float:
     return float(first[1]) if first else 1.0
 
 
+def still(seconds: float, share: float) -> float:
+    """Of a run that takes so long and has made this share of its iterations: what it takes to take it up and end it."""
+    around = min(AROUND, seconds)
+    return around + (seconds - around) * (1 - share)
+
+
 def total(estimates: Mapping[str, Estimate], at_once: int) -> float:
     """Seconds for all of them, so many at once; at least as long as the longest."""
     seconds = [estimate.seconds for estimate in estimates.values()]

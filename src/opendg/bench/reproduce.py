@@ -12,7 +12,7 @@ from opendg.bench import figures
 from opendg.bench.cells import Cell
 from opendg.bench.check import check_score, check_shown
 from opendg.bench.compare import Comparison, comparisons, ratio_table, rotating_table
-from opendg.bench.estimate import Clock, Estimate, total
+from opendg.bench.estimate import Clock, Estimate, still, total
 from opendg.bench.grid import Grid, Report
 from opendg.bench.header import describe
 from opendg.bench.ledger import Ledger
@@ -91,8 +91,11 @@ def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_
     known = ledger.folder.is_dir()
     states = {name: ledger.state(name, cell.scores) if known else "left" for name, (cell, _) in placed.items()}
     skipped = ("done",) if retry_failed else ("done", "failed")
-    clock = Clock(ledger if known else None)
-    missing = {name: clock.run(*placed[name]) for name, state in states.items() if state not in skipped}
+    clock, missing = Clock(ledger if known else None), {}
+    for name in (name for name, state in states.items() if state not in skipped):
+        cell, job = placed[name]
+        whole, share = clock.run(cell, job), min(1.0, ledger.steps(name) / job.recipe.iterations)
+        missing[name] = replace(whole, seconds=still(whole.seconds, share))
     return Forecast(states, missing, {name: placed[name][0].method for name in missing}, total(missing, at_once))
 
 
