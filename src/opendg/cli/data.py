@@ -9,6 +9,8 @@ import typer
 
 from opendg.cli.show import say, table
 
+LISTED = 12  # so many classes are counted one by one
+
 app = typer.Typer(help="Download and check datasets.", no_args_is_help=True)
 
 
@@ -52,17 +54,18 @@ def check(
 
 
 def show(report: dict[str, Any]) -> None:
-    """Counts by domain and class, beside what the catalogue expects, then what is off."""
+    """Counts by domain and class, beside what the catalogue expects of a dataset that it knows, then what is off."""
     counts, expected = report["counts"], report["expected"]
     classes = list(next(iter(counts.values())))
-    wide = len(classes) <= 12
-    rows = [
-        [domain, *([str(cells[name]) for name in classes] if wide else []), str(sum(cells.values())),
-         str(expected.get(domain, "-"))]
-        for domain, cells in counts.items()
-    ]  # fmt: skip
-    columns = ["domain", *(classes if wide else []), "images", "expected"]
-    table("Images", columns, rows, "" if wide else f"{len(classes)} classes")
+    listed = classes if len(classes) <= LISTED else []
+    lines = [["domain", *listed, "images", *(["expected"] if expected else [])]]
+    for domain, cells in counts.items():
+        told = [str(expected.get(domain, "-"))] if expected else []
+        lines.append([domain, *(str(cells[name]) for name in listed), str(sum(cells.values())), *told])
+    if len(counts) < len(listed):  # the fewer of both are columns, so that a terminal has the room
+        lines = [["class", *counts], *([name, *cells] for name, *cells in zip(*lines, strict=True) if name != "domain")]
+    table("Images", lines[0], lines[1:], "" if listed else f"{len(classes)} classes")
     for problem in report["problems"]:
         typer.echo(f"- {problem}")
-    typer.echo("All is well." if report["ok"] else f"{len(report['problems'])} things are off.")
+    found = len(report["problems"])
+    typer.echo("All is well." if report["ok"] else f"{found} things are off." if found > 1 else "1 thing is off.")

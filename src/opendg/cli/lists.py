@@ -15,7 +15,10 @@ Pattern = Annotated[str, typer.Argument(help="A wildcard, e.g. 'm*'.")]
 
 
 def methods(pattern: Pattern = "*", json_: Json = False) -> None:
-    """List the methods. Example: opendg methods 'm*' --json"""
+    """List the methods.
+
+    Example: opendg methods 'm*' --json
+    """
     from dataclasses import fields
 
     from opendg.methods.registry import METHODS, list_methods
@@ -30,7 +33,10 @@ def methods(pattern: Pattern = "*", json_: Json = False) -> None:
 
 
 def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
-    """List the datasets of the catalogue. Example: opendg datasets --json"""
+    """List the datasets of the catalogue.
+
+    Example: opendg datasets --json
+    """
     from opendg.data.catalog import DATASETS, list_datasets
 
     chosen = [DATASETS[name] for name in list_datasets(pattern)]
@@ -44,7 +50,10 @@ def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
 
 
 def scores(pattern: Pattern = "*", json_: Json = False) -> None:
-    """List the scores: from outputs to how known an image is. Example: opendg scores"""
+    """List the scores: from outputs to how known an image is.
+
+    Example: opendg scores
+    """
     from opendg.scores.registry import SCORES, list_scores
 
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import typer
+
+NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
+FOLDED = 12  # columns of words are folded down to this; a table that needs more is wider than the terminal
 
 
 class Progress:
@@ -42,7 +46,7 @@ class Progress:
         self.bar.update(self.task, completed=step, total=total, losses=text)
         if not self.live and not self.quiet and (time.monotonic() - self.said > 10 or step == total):
             self.said = time.monotonic()
-            typer.echo(f"{self.title}: {step}/{total}  {text}", err=True)
+            typer.echo(f"{self.title}: {step}/{total}  {text}".rstrip(), err=True)
 
     def note(self, text: str) -> None:
         """A line above the bar."""
@@ -65,15 +69,28 @@ def say(values: Any, text: str, as_json: bool) -> None:
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], note: str = "") -> None:
-    """A table on stdout; numbers to the right."""
+    """A table on stdout, numbers to the right. Cells are text and no markup; long words are folded, never cut."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", caption=note or None, caption_justify="left", box=box.SIMPLE_HEAD)
-    for column, example in zip(columns, rows[0] if rows else columns, strict=True):
-        shown.add_column(column, justify="right" if example.replace(".", "").replace("-", "").isdigit() else "left")
+    shown, needed = Table(box=box.SIMPLE_HEAD), 1
+    for number, column in enumerate(columns):
+        cells = [row[number] for row in rows]
+        numeric = NUMBER.fullmatch(next((cell for cell in cells if cell != "-"), column)) is not None
+        shown.add_column(Text(column), justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+        longest = max(map(len, [column, *cells]))
+        needed += 3 + (longest if numeric else min(longest, FOLDED))
     for row in rows:
-        shown.add_row(*row)
-    width = None if sys.stdout.isatty() else 140
-    Console(width=width).print(shown)
+        shown.add_row(*map(Text, row))
+    console = Console(width=width())
+    console.width = max(console.width, needed)
+    console.print(Text(title, style="italic"), shown, sep="\n")  # not the table's own title, which has only its width
+    if note:
+        console.print(Text(note, style="dim italic"))
+
+
+def width() -> int | None:
+    """How wide tables may be: as the terminal, or 140 columns elsewhere."""
+    return None if sys.stdout.isatty() else 140

@@ -99,7 +99,7 @@ def command(
 
     With --each-target or --seeds, the same command goes on where it was stopped.
 
-    Example: opendg train medic --data pacs --root data --target sketch --weights imagenet
+    Example: opendg train medic --data pacs --root data --target sketch
     """
     records: dict[Path, dict[str, Any]] = {}
     several = bool(each_target or seeds)
