@@ -10,7 +10,7 @@ from opendg.errors import OpenDGError
 from opendg.methods.base import Update
 from opendg.methods.erm import ERM
 from opendg.runs.checkpoint import Checkpoint
-from opendg.training.loop import Loop
+from opendg.training.loop import Loop, check_finite
 from tests.training.parts import advance, make_parts
 
 
@@ -71,7 +71,7 @@ def test_losses_are_means_of_the_iterations_since_last_asked(tree: Path) -> None
 def test_a_loss_that_is_not_finite_is_said(tree: Path) -> None:
     loop = advance(make_parts(tree, "erm", lr=1e30), 4)
     with pytest.raises(OpenDGError, match="The loss 'ce' is no longer finite at step 4: try a smaller --lr"):
-        loop.losses(4)
+        check_finite(loop.losses(4), 4)
 
 
 @pytest.mark.parametrize("method", ["medic", "erm", "mldg"])

@@ -122,3 +122,37 @@ def test_torchrun_goes_on_with_a_run_and_one_process_alone_writes(tree: Path, tm
     assert [entry["step"] for entry in logs[1]] == [8], "a second process that writes would log it twice"
     for name, value in logs[0][-1]["losses"].items():
         assert logs[1][-1]["losses"][name] == pytest.approx(value, rel=1e-6)
+
+
+# The loss of one process alone is no number at the iteration at which losses are logged.
+ODD = """
+import json, os, sys
+from opendg.errors import Diverged
+from opendg.training.loop import Loop
+from opendg.training.train import train
+
+plain = Loop.losses
+
+def losses(self, iterations):
+    if os.environ["RANK"] == "1":
+        for total in self.sums.values():
+            total.fill_(float("nan"))
+    return plain(self, iterations)
+
+Loop.losses = losses
+try:
+    train("erm", sys.argv[1], "c", out=sys.argv[2], **json.loads(sys.argv[3]))
+except Diverged as error:
+    open(sys.argv[2] + os.environ["RANK"], "w").write(str(error))
+"""
+
+
+def test_all_processes_give_up_together(tree: Path, tmp_path: Path) -> None:
+    """One that stops alone would leave the others waiting for it."""
+    asked: dict[str, Any] = {"known": 2, "backbone": "convnet", "iterations": 2, "device": "cpu", "track": "none"}
+    (tmp_path / "odd.py").write_text(ODD)
+    words = [*TWO[:-2], str(tmp_path / "odd.py"), str(tree), str(tmp_path / "run"), json.dumps(asked)]
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    told = [(tmp_path / f"run{rank}").read_text() for rank in (0, 1)]
+    assert told == ["The loss 'ce' is no longer finite at step 2: try a smaller --lr."] * 2
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -104,10 +104,6 @@ class Loop:
         means = {name: float(total) / iterations for name, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
-        if bad := [name for name, value in means.items() if not math.isfinite(value)]:
-            raise Diverged(
-                f"The loss {bad[0]!r} is no longer finite at step {int(self.state.step)}: try a smaller --lr."
-            )
         return means
 
     def tensors(self) -> dict[str, Tensor]:
@@ -162,6 +158,12 @@ class Loop:
                 self.sums[name] += value.detach()
             else:
                 self.sums[name] = value.detach().float().clone()
+
+
+def check_finite(losses: Mapping[str, float], step: int) -> None:
+    """Refuse to go on from losses that are no numbers any more."""
+    if bad := [name for name, value in losses.items() if not math.isfinite(value)]:
+        raise Diverged(f"The loss {bad[0]!r} is no longer finite at step {step}: try a smaller --lr.")
 
 
 @torch.no_grad()

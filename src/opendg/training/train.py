@@ -23,7 +23,7 @@ from opendg.training.build import make_classifier, make_loop
 from opendg.training.devices import count_devices, make_fabric
 from opendg.training.job import Job, make_job, plan, refuse_misspelt
 from opendg.training.lists import names_in
-from opendg.training.loop import Loop
+from opendg.training.loop import Loop, check_finite
 from opendg.training.origin import origin
 from opendg.training.select import Selection
 from opendg.training.survey import SourceSurvey
@@ -202,6 +202,7 @@ def steps(
             done = step + 1
             if done % LOG_EVERY == 0 or done == iterations:
                 losses = summed(fabric, loop.losses(done - step // LOG_EVERY * LOG_EVERY))
+                check_finite(losses, done)  # of all processes together: none must wait for one that has given up
                 tracker.log({"step": done, "losses": losses, "lr": loop.rate(step)})
                 if report:
                     report(done, iterations, losses)
