@@ -91,7 +91,9 @@ def test_torchrun_trains_what_one_process_trains(tree: Path, tmp_path: Path) -> 
     """The ConvNet has no BatchNorm, so two processes on half the images each must follow one on the whole."""
     options = ["train", "medic", "--data", str(tree), "--target", "c", "--known", "2", "--backbone", "convnet"]
     options += ["--iterations", "4", "--device", "cpu"]
-    subprocess.run([*TWO, *options, "--out", str(tmp_path / "two")], check=True, capture_output=True)
+    words = [*TWO, *options, "--out", str(tmp_path / "two"), "--evaluate", "--json"]
+    said = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)  # of one process alone
+    assert said["record"]["n_known"] == 24
     subprocess.run([sys.executable, "-m", "opendg", *options, "--out", str(tmp_path / "one")], check=True)
     one, two = (load_file(tmp_path / name / "weights.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -16,6 +17,11 @@ NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 FOLDED = 12  # columns of words are folded down to this; a table that needs more is wider than the terminal
 
 
+def speaks() -> bool:
+    """Whether this process is to be heard: of those of a data-parallel training the first alone."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
+
+
 class Progress:
     """Progress on stderr: a bar on a terminal, a line now and then elsewhere. Called with (step, of, losses)."""
 
@@ -24,7 +30,7 @@ class Progress:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        console = Console(stderr=True)
+        console, quiet = Console(stderr=True), quiet or not speaks()
         self.title, self.live = title, console.is_terminal and not quiet
         columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")]
         columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opendg.cli.show import Progress, say, tell_left_out
+from opendg.cli.show import Progress, say, speaks, tell_left_out
 from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, refuse_idle, require, settings
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def command(
     Example: opendg train medic --data pacs --root data --target sketch
     """
     records: dict[Path, dict[str, Any]] = {}
-    several = bool(each_target or seeds)
+    several, evaluate = bool(each_target or seeds), evaluate and speaks()
     if resume is not None:
         refuse_all_but(context, RESUMED, "a run goes on as it was started")
         done = _evaluator(device, root, records) if evaluate else None
@@ -135,6 +135,8 @@ def command(
             runs = _many(method, data, target, each_target, numbered, out, lanes, done, json_, asked)
         else:
             runs = [_one(method, data, str(target), seed, out, json_, asked)]
+    if not speaks():
+        return
     if done and not several:  # several runs are evaluated as they finish
         done(runs[0])
     _tell(runs, records, several, json_)
