@@ -397,6 +397,14 @@ def test_control_c_of_several_runs(tree: Path, tmp_path: Path) -> None:
     assert said == "Interrupted: the same command goes on."
 
 
+def test_several_runs_without_an_unknown_class_are_shown_too(opendg: Command, tree: Path, tmp_path: Path) -> None:
+    words = ["train", "erm", "--data", tree, *flags(iterations=2, unknown=None, known=4), "--seeds", "0,1"]
+    said = opendg(*words, "--evaluate", "--out", tmp_path / "runs")
+    assert said.code == 0, said.err
+    (mean,) = [line.split() for line in said.out.splitlines() if line.split()[:1] == ["mean"]]
+    assert (mean[1] != "-", mean[2:]) == (True, ["-"] * 3), "an accuracy, and no OSCR"
+
+
 def test_broken_images_that_were_left_out_are_counted(opendg: Command, tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "signs", each=4)
     asked = [word for word in flags(iterations=2, on_bad_image="skip") if word not in ("--target", "wood")]

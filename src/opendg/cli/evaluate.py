@@ -78,7 +78,8 @@ def show_all(records: list[dict[str, Any]]) -> None:
             zip(records, values, strict=True), key=lambda pair: (pair[0]["target"], pair[0]["seed"])
         )
     ]
-    rows.append(["mean", "", *(percent(fmean(column)) for column in zip(*values, strict=True))])
+    means = [None if None in column else fmean(column) for column in zip(*values, strict=True)]
+    rows.append(["mean", "", *map(percent, means)])
     first = records[0]
     note = (
         f"Weights: {first['selection']}. OSCR asks for no threshold; `opendg evaluate RUN` shows H-scores too. Percent."
