@@ -321,6 +321,45 @@ def test_commands_are_shown_as_they_were_recorded(seen: Visit, runs: Path) -> No
     assert "torch=" in text
 
 
+def test_runs_of_one_command_share_it(seen: Visit) -> None:
+    single = seen.tab.locator("#command-list > li").filter(has_text="medic 2 runs")
+    assert single.count() == 1
+    assert single.locator("code").count() == 1
+    single.locator("summary").click()
+    assert single.locator("h4").all_inner_texts() == [
+        "medic → ink, seed 0 medic-ink",
+        "medic → wood, seed 0 medic-wood",
+    ]
+    assert single.locator("dl").count() == 2
+
+
+BROKEN_OPTIONS = """() => {
+  const found = [];
+  const walker = document.createTreeWalker(document.querySelector("#command-list"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode())
+    for (const match of walker.currentNode.data.matchAll(/--[a-z-]+/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, match.index);
+      range.setEnd(walker.currentNode, match.index + match[0].length);
+      found.push([match[0], new Set([...range.getClientRects()].map((box) => box.top)).size]);
+    }
+  return found;
+}"""
+
+
+def test_no_option_of_a_command_is_broken_over_two_lines(browser: Any, runs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs / "erm-wood", tmp_path / "run"))
+    command = "opendg train erm --data pacs " + " ".join(f"--out r{'/long' * n} --each-target all" for n in range(9))
+    (run / "evaluation-selected.json").write_text(json.dumps(record_of(run) | {"command": command}))
+    write_report([run], tmp_path / "page.html", points=0, mistakes=0)
+    with visit(browser, tmp_path / "page.html", **PHONE) as seen:
+        assert seen.texts("#command-list code") == [command]
+        lines = seen.tab.evaluate(BROKEN_OPTIONS)
+        assert len(lines) == 19
+        assert {option for option, number in lines if number != 1} == set()
+        assert seen.tab.inner_text("#summary") == "1 run of 1 method under 1 protocol."
+
+
 def grounds(seen: Visit) -> tuple[float, float]:
     """Lightness of ground and ink, 0 to 1."""
     colours = seen.tab.evaluate("() => ['backgroundColor', 'color'].map((n) => getComputedStyle(document.body)[n])")

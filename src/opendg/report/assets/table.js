@@ -144,8 +144,9 @@ function bodyRow(row, best) {
       "data-focus": `row ${run.number}`,
       onclick: () => (single ? choose(run) : drill(row)),
     },
-    `${run.method} `,
-    el("span", { class: "variant" }, run.variant),
+    el("span", { class: "method" }, run.method),
+    run.variant ? " " : null,
+    run.variant ? el("span", { class: "variant" }, run.variant) : null,
   );
   const rest = texts()
     .slice(1)
