@@ -72,14 +72,14 @@ class Slot:
         self.log = logs / f"{socket.gethostname()}-{os.getpid()}-{number}.log"
         self.worker: subprocess.Popen[str] | None = None
         self.kind: str | None = None  # of the last run
-        self.closed = False
+        self.closed = threading.Event()
 
     def ask(self, order: Order) -> Outcome:
-        if self.closed:
+        if self.closed.is_set():
             raise Died("the runner was stopped")
         if self.worker is None:
             self.worker = self._start()
-            if self.closed:  # meanwhile, when there was no process yet to be ended
+            if self.closed.is_set():  # meanwhile, when there was no process yet to be ended
                 self.worker.kill()
         worker = self.worker
         assert worker.stdin is not None
@@ -118,7 +118,7 @@ class Slot:
 
     def stop(self) -> None:
         """End the process: at once, for what it has written can always be taken up again."""
-        self.closed = True
+        self.closed.set()
         if (worker := self.worker) is not None:
             worker.kill()  # `ask` waits for an answer in another thread, and buries it
 
