@@ -327,6 +327,15 @@ def test_another_search_at_work_is_left_alone(tree: Path, tmp_path: Path) -> Non
     assert begun.exists()
 
 
+def test_folds_that_were_measured_before_a_kill_count_as_done(tree: Path, tmp_path: Path) -> None:
+    """The end of the bar is the end of the search."""
+    whole, seen = small(tree, tmp_path / "search", trials=1), list[tuple[int, int]]()
+    (whole.folder / "trials.json").unlink()
+    (whole.folder / "records" / "000-neon.json").unlink()
+    small(tree, tmp_path / "search", trials=1, report=lambda step, total, _: seen.append((step, total)))
+    assert seen == [(6, 6)], "three folds of two iterations, of which one was lacking"
+
+
 def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None:
     small(tree, tmp_path / "search", trials=1, folds=1)
     with FileLock(tmp_path / "search" / ".lock"), pytest.raises(OpenDGError, match="Another process is tuning"):

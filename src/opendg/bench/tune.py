@@ -179,8 +179,8 @@ class Tuner:
                 together = Together(report, self.runs, number * len(self.folds))
                 self._add(self._trial(number, self._propose(number, count), together))
             clear_runs(self.folder)
-        search = Search(self.folder, self.facts, self.trials)
-        self._write_best(search)
+            search = Search(self.folder, self.facts, self.trials)
+            self._write_best(search)
         return search
 
     @property
@@ -269,6 +269,7 @@ class Tuner:
         for fold in self.folds:
             asked, path = self._asked(fold, values), self._run(number, fold)
             if (record := self._measured(number, fold, asked)) is not None:
+                together.kept += 1
                 yield fold.held, record
             else:
                 shutil.rmtree(path, ignore_errors=True)
