@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -183,6 +186,8 @@ def test_a_closed_set_has_no_open_set_metrics(opendg: Command, tree: Path, tmp_p
     said = opendg("evaluate", out)
     assert said.code == 0
     assert f"{100 * found['acc']:.2f}" in said.out
+    assert "Without unknown images there is Acc alone" in said.out
+    assert "H@oracle10 chose" not in said.out
     said = opendg("evaluate", out, "--figure", tmp_path / "oscr.png")
     assert said.code == 2
     assert "unknown" in said.err
@@ -362,6 +367,23 @@ def test_the_real_thing_in_a_process_of_its_own(tree: Path, tmp_path: Path) -> N
     assert right.returncode == 0, err
     assert json.loads(out) == {"run": str(tmp_path / "run")}
     assert "Warning" not in err
+
+
+def test_predict_shows_how_far_it_is_while_rows_go_to_a_file(trained: Path, tree: Path, tmp_path: Path) -> None:
+    screen, terminal = os.openpty()
+    with (tmp_path / "labels.csv").open("w") as file:
+        words = [sys.executable, "-m", "opendg", "predict", str(trained), str(tree / "wood"), "--format", "csv"]
+        process = subprocess.Popen(words, stdout=file, stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(screen, 4096):
+            shown += part
+    os.close(screen)
+    assert process.wait(timeout=120) == 0
+    images = len(list((tree / "wood").rglob("*.png")))
+    assert f"{images}/{images}" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 1 + images
 
 
 def interrupted(run: Path, *words: object) -> str:

@@ -58,10 +58,15 @@ def show(record: dict[str, Any]) -> None:
     rows = [[name, *_cells(values)] for name, values in record["scores"].items()]
     columns = ["score", "Acc", "OSCR", "AUROC", "FPR95", "H@oracle10", "H@source95", "H@0.5"]
     title = f"{record['method']} on {record['dataset']}, target {record['target']}, seed {record['seed']}"
+    rules = (
+        "H@oracle10 chose its threshold on the target (as papers do), H@source95 on source validation images, H@0.5 on "
+        "nothing."
+        if record["n_unknown"]
+        else "Without unknown images there is Acc alone: `opendg train --unknown CLASS` holds a class out."
+    )
     note = (
         f"protocol {record['protocol']}; {record['n_known']} known and {record['n_unknown']} unknown images; "
-        f"weights: {record['selection']}.\nH@oracle10 chose its threshold on the target (as papers do), "
-        "H@source95 on source validation images, H@0.5 on nothing. Percent."
+        f"weights: {record['selection']}.\n{rules} Percent."
     )
     table(title, columns, rows, note)
 

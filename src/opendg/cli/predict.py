@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from opendg.cli.show import table
+from opendg.cli.show import Progress, table
 from opendg.errors import OpenDGError
+
+if TYPE_CHECKING:
+    from opendg.deploy.recognizer import Prediction
 
 
 def command(
@@ -44,35 +48,54 @@ def command(
     files = find_images(images)
     if not files:
         raise OpenDGError(f"No image was found in {', '.join(map(str, images))}: give image files or folders of them.")
-    recognizer = load(run, score=score, accept=accept, weights=weights, device=device)
-    found = recognizer.stream(files)
-    broken = 0
+    out = sys.stdout
+    silent = not sys.stderr.isatty() or (kind != "table" and out.isatty())  # rows and a bar do not share a screen
+    with Progress("predict", quiet=silent) as progress:
+        recognizer = load(run, score=score, accept=accept, weights=weights, device=device)
+        found = _watched(recognizer.stream(files), len(files), progress)
+        if kind == "table":
+            listed = list(found)
+        else:
+            broken = (_csv if kind == "csv" else _jsonl)(found, out)
     if kind == "table":
-        listed = list(found)
         rows = [[p.image, p.label, p.closest, "-" if p.confidence is None else f"{p.confidence:.3f}"] for p in listed]
         note = (
             f"confidence: {recognizer.score.name}; unknown: below {recognizer.threshold:.3f}, which {accept:.0%} of "
             "source validation images reach."
         )
         table("Predictions", ["image", "label", "closest", "confidence"], rows, note)
-        broken = _report(listed)
-    elif kind == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(["image", "label", "closest", "confidence", "error"])
-        for p in found:
-            writer.writerow([p.image, p.label, p.closest, p.confidence, p.error or ""])
-            broken += _report([p])
-    else:
-        for p in found:
-            typer.echo(json.dumps(p.to_json()))
-            broken += _report([p])
+        broken = sum(map(_report, listed))
     if broken:
         raise typer.Exit(1)
 
 
-def _report(predictions: list) -> int:  # type: ignore[type-arg]
-    """Name the broken images on stderr; how many."""
-    broken = [p for p in predictions if p.error]
-    for p in broken:
-        typer.echo(f"Broken: {p.error}", err=True)
-    return len(broken)
+def _watched(found: Iterator[Prediction], total: int, progress: Progress) -> Iterator[Prediction]:
+    for number, prediction in enumerate(found, 1):
+        progress(number, total, {})
+        yield prediction
+
+
+def _csv(found: Iterator[Prediction], out: TextIO) -> int:
+    """A row for each image as it comes; how many are broken."""
+    writer, broken = csv.writer(out), 0
+    writer.writerow(["image", "label", "closest", "confidence", "error"])
+    for p in found:
+        writer.writerow([p.image, p.label, p.closest, p.confidence, p.error or ""])
+        broken += _report(p)
+    return broken
+
+
+def _jsonl(found: Iterator[Prediction], out: TextIO) -> int:
+    """A line of JSON for each image as it comes; how many are broken."""
+    broken = 0
+    for p in found:
+        typer.echo(json.dumps(p.to_json()), file=out)
+        broken += _report(p)
+    return broken
+
+
+def _report(prediction: Prediction) -> bool:
+    """Name a broken image on stderr; whether it is one."""
+    if prediction.error:
+        typer.echo(f"Broken: {prediction.error}", err=True)
+    return prediction.error is not None

@@ -33,8 +33,10 @@ def command(
         facts = write_report(runs, out, root=root, title=title, points=points, mistakes=mistakes, watch=progress)
     for note in facts["notes"]:
         typer.echo(note, err=True)
+    runs_told = "1 run" if facts["runs"] == 1 else f"{facts['runs']} runs"
     text = (
-        f"{facts['page']} ({facts['bytes'] / 1e6:.1f} MB): {facts['runs']} runs, {facts['with_predictions']} with "
-        f"predictions, {facts['thumbnails']} thumbnails, protocols: {', '.join(facts['protocols'])}."
+        f"{facts['page']} ({facts['bytes'] / 1e6:.1f} MB): {runs_told}, "
+        f"{facts['with_predictions']} with predictions, {facts['thumbnails']} thumbnails, "
+        f"protocols: {', '.join(facts['protocols'])}."
     )
     say(facts, text, json_)

@@ -34,7 +34,8 @@ class Progress:
         self.title, self.live = title, console.is_terminal and not quiet
         columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")]
         columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}")]
-        self.bar = Bar(*columns, console=console, disable=not self.live)
+        # Results that are written beside it go to stdout, wherever that leads, and not where the bar is.
+        self.bar = Bar(*columns, console=console, disable=not self.live, redirect_stdout=False)
         self.task = self.bar.add_task(title, total=None, losses="preparing")
         self.quiet, self.said = quiet, time.monotonic()
 
