@@ -140,6 +140,16 @@ def test_a_killed_run_goes_on_in_the_same_curves(name: str, tree: Path, tmp_path
     assert sorted(curves["val/accuracy"])[0] == 72  # selection starts at 60 % of the run
 
 
+def test_a_run_that_begins_anew_replaces_its_curves(tree: Path, tmp_path: Path) -> None:
+    """A kill before the first checkpoint leaves nothing to go on from, and curves that will be drawn again."""
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2))
+    for loss in (3.0, 2.0):
+        with track.Tracker(run, "tensorboard", 0) as tracker:
+            tracker.log({"step": 50, "losses": {"ce": loss}})
+        time.sleep(1)  # its files are put in order by the second in their names
+    assert from_tensorboard(run) == {"losses/ce": {50: 2.0}}
+
+
 def test_tensorboard_is_the_default_where_it_is_installed(tree: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run = opendg.train("erm", str(tree), out=tmp_path / "run", **unsaid())
@@ -208,7 +218,7 @@ class Broken(track._OwnLogger):
 
 
 def test_a_tracker_that_fails_does_not_end_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(track, "make_logger", lambda name, run, begin: Broken(run))
+    monkeypatch.setattr(track, "make_logger", lambda name, run: Broken(run))
     run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=150, track="tensorboard"))
     assert run.finished
     log = run.read_log()
@@ -230,7 +240,7 @@ class Hurried(track._OwnLogger):
 def test_control_c_while_a_tracker_ends_costs_no_finished_run(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(track, "make_logger", lambda name, run, begin: Hurried(run))
+    monkeypatch.setattr(track, "make_logger", lambda name, run: Hurried(run))
     with pytest.raises(KeyboardInterrupt):
         opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="tensorboard"))
     run = Run.open(tmp_path / "run")

@@ -54,7 +54,7 @@ class Tracker:
         if name == "auto":
             name = "tensorboard" if installed("tensorboard") else "none"
         check_tracker(name)
-        self.logger = None if name == "none" else make_logger(name, run, begin)
+        self.logger = None if name == "none" else make_logger(name, run)
         for entry in run.read_log() if begin else []:
             self._send(entry)
 
@@ -89,9 +89,10 @@ class Tracker:
             self.run.log({"step": self.step, "warning": f"{name} failed and is left out from here on: {error}"})
 
 
-def make_logger(name: str, run: Run, begin: int) -> Logger:
+def make_logger(name: str, run: Run) -> Logger:
     if name == "tensorboard":
-        return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0 if begin else None)
+        again = (run.path / "tensorboard").exists()  # also where a kill came before the first checkpoint
+        return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0 if again else None)
     try:
         return WandbLogger(run) if name == "wandb" else MLflowLogger(run)
     except Exception as error:  # their errors have no common ground: no account, no server, no rights, no room
