@@ -51,6 +51,15 @@ def folder(tmp_path: Path) -> Path:
     return out
 
 
+def test_a_note_of_several_lines_is_one_line_of_the_header(folder: Path) -> None:
+    words = ["reproduce", "pacs-resnet18", "--records", str(folder / "records"), "--out", str(folder)]
+    said = CliRunner().invoke(app, [*words, "--note", "A sample,\n  rebuilt."])
+    assert said.exit_code == 0, said.output
+    assert "\n- A sample, rebuilt.\n" in (folder / "pacs-resnet18.md").read_text()
+    assert "\n% A sample, rebuilt.\n" in (folder / "pacs-resnet18.tex").read_text()
+    assert stale(folder) == []
+
+
 def test_a_table_names_the_command_that_makes_it_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made.read(folder / "pacs-resnet18.md")
     assert made == Made("pacs-resnet18", "records", notes=("It's a sample.", 'Of "pacs".'))

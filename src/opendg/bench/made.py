@@ -52,7 +52,7 @@ class Made:
         given = {"--plan": self.plan, "--take": self.take, "--score": self.score}
         words = ["opendg", "reproduce", self.name, "--records", self.records, "--out", "."]
         words += [word for option, value in given.items() if value is not None for word in (option, value)]
-        words += [word for note in self.notes for word in ("--note", " ".join(note.split()))]
+        words += [word for note in self.notes for word in ("--note", _line(note))]
         return shlex.join(words + [FLAG] * self.quick)
 
     @property
@@ -86,7 +86,7 @@ class Made:
     @property
     def said(self) -> tuple[str, ...]:
         """What the header says beside the plan."""
-        return (*self.notes, self.sentence)
+        return (*map(_line, self.notes), self.sentence)
 
     def make(
         self, results: Sequence[Result], home: Path, out: Path, root: Path | None = None, device: str = "auto"
@@ -133,6 +133,11 @@ def _lay_beside(plan: str, folder: Path) -> str:
         return plan
     write_atomic(folder / path.name, path.read_bytes())
     return path.name
+
+
+def _line(note: str) -> str:
+    """A note as it can stand in a header and in a command."""
+    return " ".join(note.split())
 
 
 def _path(name: str, home: Path) -> str:
