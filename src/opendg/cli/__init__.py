@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from opendg.cli import bench, data, demo, evaluate, lists, predict, report, reproduce, train, tune
+from opendg.cli.panels import Panelled
 from opendg.cli.words import AGAIN
 from opendg.errors import OpenDGError
 
@@ -39,13 +40,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(train.command)
+app.command("train", cls=Panelled)(train.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("demo")(demo.command)
 app.command("report")(report.command)
-app.command("reproduce")(reproduce.command)
-app.command("tune")(tune.command)
+app.command("reproduce", cls=Panelled)(reproduce.command)
+app.command("tune", cls=Panelled)(tune.command)
 app.command("methods")(lists.methods)
 app.command("datasets")(lists.datasets)
 app.command("scores")(lists.scores)

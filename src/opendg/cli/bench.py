@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opendg.cli.panels import Panelled
 from opendg.cli.show import Progress, say, table
 from opendg.cli.words import names, numbers
 from opendg.errors import OpenDGError
@@ -48,7 +49,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs/bench")
 
 
-@app.command("run")
+@app.command("run", cls=Panelled)
 def run(
     plan: Annotated[str, typer.Argument(help="A shipped plan's name (see `opendg bench plans`) or a TOML file.")],
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,

@@ -89,8 +89,9 @@ def command(
 ) -> None:
     """Search the settings of a method without opening the target: source domains and known classes are held out.
 
-    The same command goes on with a search that was stopped. The best settings are written as a config for
-    `opendg train --config`.
+    The same command goes on with a search that was stopped.
+
+    The best settings are written as a config for `opendg train --config`.
 
     Example: opendg tune medic --data pacs --root data --target sketch
     """
