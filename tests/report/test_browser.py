@@ -333,6 +333,19 @@ def test_runs_of_one_command_share_it(seen: Visit) -> None:
     assert single.locator("dl").count() == 2
 
 
+def test_of_many_classes_the_first_are_named(browser: Any, runs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs / "erm-wood", tmp_path / "run", ignore=shutil.ignore_patterns("*.npz")))
+    classes = [f"class {number}" for number in range(65)]
+    (run / "evaluation-selected.json").write_text(json.dumps(record_of(run) | {"known": classes}))
+    write_report([run], tmp_path / "page.html")
+    with visit(browser, tmp_path / "page.html") as seen:
+        facts = seen.tab.locator("#tables .facts")
+        assert "class 11 and 53 more" in facts.inner_text()
+        assert "class 12" not in facts.inner_text()
+        assert facts.get_by_title("class 64").count() == 1
+        assert "Unknown ring" in facts.inner_text()
+
+
 BROKEN_OPTIONS = """() => {
   const found = [];
   const walker = document.createTreeWalker(document.querySelector("#command-list"), NodeFilter.SHOW_TEXT);

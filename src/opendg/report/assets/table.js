@@ -176,6 +176,13 @@ function bestOf(rows) {
   return found;
 }
 
+// Names of classes; of many the first, and all of them under the pointer.
+function named(classes) {
+  const more = classes.length > 20 ? ` and ${classes.length - 12} more` : "";
+  const first = more ? classes.slice(0, 12) : classes;
+  return classes.length ? el("span", { title: more ? classes.join(", ") : null }, first.join(", ") + more) : null;
+}
+
 function tableOf(protocol, runs, number) {
   const rows = sortRows(rowsOf(runs));
   const best = bestOf(rows);
@@ -184,8 +191,8 @@ function tableOf(protocol, runs, number) {
   const lacking = rows.some((row) => row.targets < row.of) && state.rows !== "runs";
   const facts = [
     ["Protocol", el("code", {}, protocol)],
-    ["Known", run.known.join(", ") || "–"],
-    ["Unknown", run.unknown.join(", ") || "none"],
+    ["Known", named(run.known) ?? "–"],
+    ["Unknown", named(run.unknown) ?? "none"],
     ["Backbone", distinct(runs, (each) => each.backbone).join(", ")],
     ["Weights", selections.join("; or ")],
     ["Score", `${state.score} (${data.scores[state.score].title})`],
