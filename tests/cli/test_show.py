@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from opendg.cli import show
@@ -59,3 +61,18 @@ def test_no_number_and_no_name_is_lost_on_a_narrow_terminal(
         ["max-logit", *["100.00"] * 6],
         ["mahalanobis", *["46.67"] * 6],
     ]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_many_losses_leave_room_for_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(columns)}.items():
+        monkeypatch.setenv(name, value)
+    losses = dict.fromkeys(("ce", "ova", "distance", "entropy", "consistency"), 1.0)
+    with show.Progress("crossmatch -> fabric") as progress:
+        progress(50, 4000, losses)
+        progress(4000, 4000, losses)
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).rsplit("\r", 1)[-1]
+    assert "crossmatch -> fabric" in last
+    assert "4000/4000 0:00:00 ce 1.000" in last

@@ -29,11 +29,14 @@ class Progress:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         console, quiet = Console(stderr=True), quiet or not speaks()
         self.title, self.live = title, console.is_terminal and not quiet
+        # Losses have the room that title, count, time and a short bar leave: how far it is, is always seen.
+        room = Column(no_wrap=True, overflow="ellipsis", max_width=max(10, console.width - len(title) - 30))
         columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")]
-        columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}")]
+        columns += [TimeRemainingColumn(), TextColumn("{task.fields[losses]}", table_column=room)]
         # Results that are written beside it go to stdout, wherever that leads, and not where the bar is.
         self.bar = Bar(*columns, console=console, disable=not self.live, redirect_stdout=False)
         self.task = self.bar.add_task(title, total=None, losses="preparing")
