@@ -1,4 +1,4 @@
-"""How long runs take: by runs that were made here, else by the committed benchmark, else by a stated guess."""
+"""How long runs take: by runs of the same folder, done or at work, else by the committed benchmark, else by a guess."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ ALIKE = 2.0  # runs are of similar length up to this factor
 
 
 class Attempt(NamedTuple):
-    """What a finished attempt took."""
+    """What an attempt took."""
 
     seconds: float
     iterations: int
@@ -69,7 +70,7 @@ class Clock:
         return Estimate(AROUND + milliseconds / 1000 * job.recipe.batch / 8 * job.recipe.iterations, source)
 
     def of_kind(self, cell: Cell, iterations: int, otherwise: float) -> float:
-        """Seconds by the finished runs of the same kind in the folder: those of similar length, if there are any."""
+        """Seconds by the runs of the same kind in the folder: those of similar length, if there are any."""
         found = self.measured.get(_kind(cell), [])
         alike = [one for one in found if one.is_like(iterations)] or [one for one in found if one.tells]
         return median(one.stretched(iterations) for one in alike) if alike else otherwise
@@ -86,7 +87,7 @@ class Clock:
 
 
 def _measured(ledger: Ledger) -> dict[tuple[str, ...], list[Attempt]]:
-    """The finished attempts by kind of run."""
+    """The finished attempts by kind of run, and those at work that have come far enough to tell."""
     found: dict[tuple[str, ...], list[Attempt]] = {}
     for path in sorted(ledger.folder.glob("*.json")):
         entry = ledger.read(path.stem)
@@ -94,7 +95,18 @@ def _measured(ledger: Ledger) -> dict[tuple[str, ...], list[Attempt]]:
             if attempt.get("outcome") == "done" and attempt.get("iterations"):
                 kind = _kind(Cell.from_json(entry.cell))
                 found.setdefault(kind, []).append(Attempt(attempt["seconds"], attempt["iterations"]))
+        if (at_work := _at_work(ledger, path.stem, entry.last)) and at_work.tells:
+            found.setdefault(_kind(Cell.from_json(entry.cell)), []).append(at_work)
     return found
+
+
+def _at_work(ledger: Ledger, name: str, attempt: Mapping[str, Any]) -> Attempt | None:
+    """What an attempt has taken so far that a process is at; older ledgers do not say where it began."""
+    if "step" not in attempt or "ended" in attempt or not ledger.is_held(name):
+        return None
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(attempt["started"])).total_seconds()
+    made = ledger.steps(name) - int(attempt["step"])
+    return Attempt(seconds, made) if made > 0 else None
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:

@@ -101,8 +101,9 @@ class Ledger:
             raise OpenDGError(f"The ledger of {name!r} is damaged ({error}): remove {name}.json from it.") from error
 
     def begin(self, name: str, cell: Cell) -> None:
-        """A new attempt, by this process. The caller holds the lock."""
-        attempt = {"host": socket.gethostname(), "pid": os.getpid(), "started": now()}
+        """A new attempt, by this process, from the newest checkpoint on. The caller holds the lock."""
+        where = {"host": socket.gethostname(), "pid": os.getpid()}
+        attempt = where | {"started": now(), "step": self.checkpoint(name)}
         self._write(name, cell.to_json(), (*self.read(name).attempts, attempt))
 
     def end(self, name: str, **facts: Any) -> None:
@@ -120,13 +121,14 @@ class Ledger:
         entry = self.read(name)
         if entry.has(scores) and self.records(name):
             return "done"
-        if self._is_held(name):
+        if self.is_held(name):
             return "running"
         if entry.error is not None:
             return "failed"
         return "interrupted" if entry.attempts or (self.runs / name).exists() else "left"
 
-    def _is_held(self, name: str) -> bool:
+    def is_held(self, name: str) -> bool:
+        """Whether a process works on the run."""
         if not (self.folder / f"{name}.lock").exists():
             return False
         with self.hold(name, patience=0) as free:
