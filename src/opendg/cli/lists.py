@@ -42,11 +42,15 @@ def datasets(pattern: Pattern = "*", json_: Json = False) -> None:
     chosen = [DATASETS[name] for name in list_datasets(pattern)]
     rows: list[dict[str, Any]] = [
         {"name": entry.name, "title": entry.title, "domains": list(entry.domains), "classes": len(entry.classes),
-         "known": entry.known, "licence": entry.licence, "paper": entry.citation}
+         "known": entry.known, "licence": entry.licence, "paper": entry.citation, "url": entry.url,
+         "fetch": entry.hub is not None}
         for entry in chosen
     ]  # fmt: skip
     shown = [row | {"domains": ", ".join(row["domains"]), "classes": str(row["classes"])} for row in rows]
-    _list("dataset", DATASETS, pattern, shown if not json_ else rows, ["name", "domains", "classes", "paper"], json_)
+    fetched = ", ".join(entry.name for entry in chosen if entry.hub)
+    note = f"`opendg data fetch NAME --to DIR` downloads: {fetched}." if fetched else ""
+    columns = ["name", "domains", "classes", "paper"]
+    _list("dataset", DATASETS, pattern, shown if not json_ else rows, columns, json_, note)
 
 
 def scores(pattern: Pattern = "*", json_: Json = False) -> None:
@@ -65,12 +69,13 @@ def scores(pattern: Pattern = "*", json_: Json = False) -> None:
 
 
 def _list(
-    what: str, there: Iterable[str], pattern: str, rows: list[dict[str, Any]], columns: list[str], json_: bool
-) -> None:
+    what: str, there: Iterable[str], pattern: str, rows: list[dict[str, Any]], columns: list[str], json_: bool,
+    note: str = "",
+) -> None:  # fmt: skip
     """The rows of those that match the pattern; one that nothing matches is refused."""
     if not rows:
         raise unknown_name(what, pattern, there)
     if json_:
         say(rows, "", True)
     else:
-        table(f"{what.capitalize()}s", columns, [[str(row[column]) for column in columns] for row in rows])
+        table(f"{what.capitalize()}s", columns, [[str(row[column]) for column in columns] for row in rows], note)
