@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from opendg.bench.grid import Grid
@@ -116,7 +117,7 @@ def test_a_killed_worker_costs_nothing(tree: Path, tmp_path: Path, inline: Inlin
     (name,) = place(plan.cells())
 
     def kill() -> None:
-        wait_for(lambda: ledger.steps(name) >= 100)
+        wait_for(lambda: ledger.checkpoint(name) >= 100)  # a thread writes it, some iterations later
         os.kill(attempts(runs)[name][0]["pid"], signal.SIGKILL)
 
     ledger.prepare()
@@ -253,3 +254,30 @@ def test_no_jobs_at_once_are_refused(tmp_path: Path, on: str, name: str, count: 
     options: dict[str, Any] = {name: count}
     with pytest.raises(OpenDGError, match=f"--{name} {count} is out of range"):
         make_runner(on, tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--device", "tpu"], "There is no device 'tpu': choose auto, cpu or cuda"),
+        (["--device", "cuda"], "No CUDA device was found: use --device cpu"),
+        (["--checkpoint-every", "0"], "--checkpoint-every 0 must be 1 or more"),
+    ],
+)
+def test_what_would_fail_in_every_run_is_refused_before_the_first(
+    tree: Path, tmp_path: Path, words: list[str], sentence: str
+) -> None:
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "signs.toml").write_text(signs(tree))
+    asked = ["bench", "run", str(tmp_path / "signs.toml"), "--runs", str(tmp_path / "runs"), *words]
+    said = CliRunner().invoke(app, asked).exception
+    assert isinstance(said, OpenDGError)
+    assert sentence in str(said)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_of_runs_that_cannot_be_made_is_named_by_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OpenDGError, match=r"could not be written .*: choose another --runs\."):
+        Ledger(tmp_path / "file").prepare()

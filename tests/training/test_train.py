@@ -234,6 +234,12 @@ def test_empty_and_small_cells_train(tmp_path: Path) -> None:
     assert run.finished
 
 
+def test_no_device_at_all_is_refused(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match=r"--devices 0 is out of range: give 1 or more\."):
+        opendg.train("erm", str(tree), out=tmp_path / "run", devices=0, **quick())
+    assert not (tmp_path / "run").exists()
+
+
 def test_broken_images_stop_or_are_skipped(tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "signs", each=6)
     (tree / "ink" / "bar" / "002.png").write_bytes((tree / "ink" / "bar" / "001.png").read_bytes()[:60])

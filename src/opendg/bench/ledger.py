@@ -75,7 +75,7 @@ class Ledger:
 
     def prepare(self) -> None:
         for name in ("plans", "logs"):
-            make_folder(self.folder / name)
+            make_folder(self.folder / name, "--runs")
 
     @contextmanager
     def hold(self, name: str, patience: float = PATIENCE) -> Iterator[bool]:

@@ -30,6 +30,7 @@ from opendg.models.backbones import build_backbone
 from opendg.runs.files import make_folder, write_atomic, write_json
 from opendg.runs.names import evaluation_file, predictions_file
 from opendg.training.job import Job
+from opendg.training.train import check_interval
 
 QUICK = 20  # iterations: to see the shape of a result, not a result
 
@@ -322,4 +323,6 @@ def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str]) -> 
 
 def site_of(runs: Path, root: Path | None, **options: Any) -> Site:
     """Paths as every worker sees them."""
-    return Site(str(runs.resolve()), None if root is None else str(root.resolve()), **options)
+    site = Site(str(runs.resolve()), None if root is None else str(root.resolve()), **options)
+    check_interval(site.checkpoint_every)
+    return site

@@ -37,20 +37,20 @@ def write_json(path: Path, values: Any) -> None:
     write_atomic(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def make_folder(folder: Path) -> None:
-    """The folder with all above it, if it is not there."""
+def make_folder(folder: Path, option: str = "--out") -> None:
+    """The folder with all above it, if it is not there. `option` is what names it on the command line."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise disk_error(error, folder) from error
+        raise disk_error(error, folder, option) from error
 
 
-def disk_error(error: OSError, path: Path) -> OpenDGError:
+def disk_error(error: OSError, path: Path, option: str = "--out") -> OpenDGError:
     """The sentence for a disk that is full or may not be written to."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OpenDGError(
-            f"The disk is full, so {str(path)!r} was not written: free some space or choose another --out."
+            f"The disk is full, so {str(path)!r} was not written: free some space or choose another {option}."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return OpenDGError(f"{str(path)!r} may not be written to: choose another --out, or change its permissions.")
-    return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another --out.")
+        return OpenDGError(f"{str(path)!r} may not be written to: choose another {option}, or change its permissions.")
+    return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another {option}.")

@@ -12,18 +12,25 @@ from opendg.errors import OpenDGError
 
 def make_fabric(device: str, devices: int = 1) -> Fabric:
     """Lightning Fabric: auto takes the GPU where there is one. Several devices, or torchrun, train data-parallel."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
+    check_device(device)
     kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     count = count_devices(devices)
+    if count < 1:
+        raise OpenDGError(f"--devices {count} is out of range: give 1 or more.")
     if kind == "cuda" and count > torch.cuda.device_count():
         raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
     fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
     if count > 1:
         fabric.launch()
     return fabric
+
+
+def check_device(device: str, here: bool = True) -> None:
+    """Refuse a device that there is not: at all, or on this machine where `here` is to be trained."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise OpenDGError(f"There is no device {device!r}: choose auto, cpu or cuda.")
+    if here and device == "cuda" and not torch.cuda.is_available():
+        raise OpenDGError("No CUDA device was found: use --device cpu, or check the driver with nvidia-smi.")
 
 
 def count_devices(asked: int) -> int:

@@ -56,8 +56,7 @@ def start(
     """
     refuse_misspelt(asked, start, make_job)
     check_tracker(track)
-    if checkpoint_every < 1:
-        raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
+    check_interval(checkpoint_every)
     targets = names_in(target) if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
@@ -73,6 +72,11 @@ def start(
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
+
+
+def check_interval(checkpoint_every: int) -> None:
+    if checkpoint_every < 1:
+        raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
 
 
 def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from opendg.bench.runners import Runner
 from opendg.errors import OpenDGError
+from opendg.training.devices import check_device
 
 
 def make_runner(
@@ -15,6 +16,7 @@ def make_runner(
     for name, value in (("jobs", jobs), ("cpus", cpus)):
         if value < 1:
             raise OpenDGError(f"--{name} {value} is out of range: give 1 or more.")
+    check_device(device, here=on == "here")  # a wrong one would fail in every run
     if on == "here":
         from opendg.bench.runners.local import LocalRunner
 
