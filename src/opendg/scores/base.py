@@ -1,4 +1,9 @@
-"""The score contract: Predictions -> confidence that each image is of a known class."""
+"""The score contract: Predictions -> confidence that each image is of a known class.
+
+A score reads stored outputs in float64, where confident ones do not tie, and what it fits is a few arrays that the run
+keeps. The detectors of pytorch-ood hold a network and work in its precision, with nothing to save but a pickle; so
+these are our own, and the tests compare them with its detectors.
+"""
 
 from __future__ import annotations
 
