@@ -230,6 +230,9 @@ def test_a_runner_ends_with_1_when_a_run_failed(tree: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1
     assert set(json.loads(result.stdout)["states"].values()) == {"failed"}
+    forecast = CliRunner().invoke(app, [*words[:-1], "--dry-run"])
+    assert "2 runs in the plan: 2 failed.\n" in forecast.stdout
+    assert "About" not in forecast.stdout  # nothing would run
     for named in ([str(tmp_path / "runs")], ["--runs", str(tmp_path / "runs")]):
         shown = CliRunner().invoke(app, ["bench", "status", *named])
         assert shown.output.count("try a smaller --lr") == 2
@@ -246,6 +249,15 @@ def test_what_is_run_is_not_asked_for_beside_records(words: list[str], tmp_path:
     said = CliRunner().invoke(app, ["reproduce", "pacs-resnet18", "--records", str(tmp_path), *words]).exception
     assert isinstance(said, OpenDGError)
     assert f"{words[0]} would be without effect: with --records nothing is run" in str(said)
+
+
+@pytest.mark.parametrize("command", [["bench", "run"], ["reproduce"]], ids=" ".join)
+def test_what_a_cluster_needs_is_not_asked_for_without_one(command: list[str], tmp_path: Path) -> None:
+    words = ["pacs-resnet18", "--runs", str(tmp_path), "--address", "auto", "--cpus", "2", "--dry-run"]
+    said = CliRunner().invoke(app, [*command, *words]).exception
+    assert isinstance(said, OpenDGError)
+    assert "--address and --cpus would be without effect: without --on ray there is no cluster" in str(said)
+    assert CliRunner().invoke(app, [*command, *words, "--on", "ray"]).exit_code == 0
 
 
 @pytest.mark.parametrize("on", ["here", "ray"])

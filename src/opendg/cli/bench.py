@@ -12,7 +12,7 @@ import typer
 
 from opendg.cli.panels import Panelled
 from opendg.cli.show import Progress, say, table
-from opendg.cli.words import names, numbers
+from opendg.cli.words import names, numbers, refuse_idle
 from opendg.errors import OpenDGError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ RUNS = Path("runs/bench")
 
 @app.command("run", cls=Panelled)
 def run(
+    context: typer.Context,
     plan: Annotated[str, typer.Argument(help="A shipped plan's name (see `opendg bench plans`) or a TOML file.")],
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
     targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, config: Configs = None,
@@ -62,6 +63,7 @@ def run(
 
     Example: opendg bench run pacs-resnet18 --root data --seeds 0,1,2 --jobs 2
     """
+    refuse_of_ray(context, on)
     with Bar(quiet=json_ or dry_run) as bar:  # first of all, so that something moves while torch is imported
         from opendg.bench.plan import load_plan
         from opendg.bench.reproduce import forecast, run_plan, site_of
@@ -173,6 +175,12 @@ def ready(on: str, runs: Path, **options: Any) -> Iterator[Any]:
         runner.close()
 
 
+def refuse_of_ray(context: typer.Context, on: str) -> None:
+    """Refuse the options of the Ray runner beside another one."""
+    if on != "ray":
+        refuse_idle(context, ["address", "cpus"], "without --on ray there is no cluster")
+
+
 def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     """What would run."""
     from collections import Counter
@@ -189,7 +197,8 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     by_method = Counter(found.methods.values())
     rows = [[method, str(number)] for method, number in by_method.items()]
     note = f"{len(found.states)} runs in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
-    note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources) or 'nothing'}."
+    if found.sources:
+        note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources)}."
     if set(found.sources) - {HERE} and not torch.cuda.is_available():
         note += " This machine has no GPU: here it takes many times that."
     table(f"{name}: what would run", ["method", "runs"], rows)

@@ -50,6 +50,7 @@ def command(
 
     Example: opendg reproduce pacs-resnet18 --root data --seeds 0,1,2
     """
+    bench.refuse_of_ray(context, on)
     with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
         from opendg.bench import reproduce
         from opendg.bench.made import about_configs, make_into
