@@ -41,3 +41,8 @@ def test_many_classes_are_only_numbered(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(("problems", "said"), [(["One."], "1 thing is off."), (["One.", "Two."], "2 things are off.")])
 def test_what_is_off_is_counted(capsys: pytest.CaptureFixture[str], problems: list[str], said: str) -> None:
     assert said in told(capsys, DOMAINS, CLASSES, problems=problems, ok=False)
+
+
+def test_a_class_may_be_called_domain(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split() for line in told(capsys, {"ink": 1, "wood": 1}, ("bolt", "domain", "nut")).splitlines()]
+    assert ["domain", "1000", "1000"] in rows

@@ -63,7 +63,7 @@ def show(report: dict[str, Any]) -> None:
         told = [str(expected.get(domain, "-"))] if expected else []
         lines.append([domain, *(str(cells[name]) for name in listed), str(sum(cells.values())), *told])
     if len(counts) < len(listed):  # the fewer of both are columns, so that a terminal has the room
-        lines = [["class", *counts], *([name, *cells] for name, *cells in zip(*lines, strict=True) if name != "domain")]
+        lines = [["class", *counts], *map(list, list(zip(*lines, strict=True))[1:])]
     table("Images", lines[0], lines[1:], "" if listed else f"{len(classes)} classes")
     for problem in report["problems"]:
         typer.echo(f"- {problem}")
