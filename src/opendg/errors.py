@@ -21,6 +21,12 @@ def unreadable(error: OSError) -> OpenDGError:
     return OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.")
 
 
+def require_one(option: str, value: int) -> None:
+    """Refuse a count below 1."""
+    if value < 1:
+        raise OpenDGError(f"{option} {value} is out of range: give 1 or more.")
+
+
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
     """The choices that begin with `name`, then those closest in spelling, case set aside."""
     by_lower, lower = {choice.lower(): choice for choice in choices}, name.lower()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,11 @@ from opendg.cli import app
 from opendg.errors import OpenDGError
 from tests.bench.parts import Inline, plan_of, signs
 from tests.tiny import write_tree
+from tests.waiting import wait_for
 
 
 def attempts(runs: Path) -> dict[str, list[dict[str, Any]]]:
     return {path.stem: json.loads(path.read_text())["attempts"] for path in (runs / "ledger").glob("*.json")}
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 90) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := what():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("waited in vain")
 
 
 def test_every_run_is_trained_and_evaluated_once(tree: Path, tmp_path: Path, inline: Inline) -> None:

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -38,6 +37,7 @@ from opendg.scores.registry import SCORES
 from opendg.training.recipe import Recipe
 from opendg.training.train import resume, train
 from tests.methods.meta_by_hand import full_pool
+from tests.waiting import wait_for
 
 DOMAINS = ("bright", "dark", "green", "noisy", "red")
 CLASSES = ("bar", "cross", "disc", "frame", "grid")  # the last one unknown
@@ -124,10 +124,7 @@ class Kill:
 
     def __call__(self, step: int, iterations: int, losses: dict[str, float]) -> None:
         if step == COPIED:
-            checkpoint, patience = self.run / "checkpoints" / checkpoint_file(CHECKPOINT), time.monotonic() + 60
-            while not checkpoint.exists():  # a thread writes it, and may be behind
-                assert time.monotonic() < patience, "no checkpoint was written"
-                time.sleep(0.01)
+            wait_for((self.run / "checkpoints" / checkpoint_file(CHECKPOINT)).exists)  # a thread writes it
             shutil.copytree(self.run, self.kept)
 
 

@@ -32,7 +32,7 @@ from opendg.bench.search import (
 from opendg.bench.space import RECIPE, SETTINGS, candidates, fast_motion, part, space_of
 from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
-from opendg.errors import Diverged, OpenDGError, unknown_name
+from opendg.errors import Diverged, OpenDGError, require_one, unknown_name
 from opendg.evaluation.evaluate import evaluate
 from opendg.methods.registry import make_method, settings
 from opendg.runs.directory import Run
@@ -44,7 +44,7 @@ from opendg.seeds import derive
 from opendg.training.config import write_config
 from opendg.training.job import Job, authors_of, plan
 from opendg.training.lists import names_in
-from opendg.training.many import Together, check_lanes, side_by_side
+from opendg.training.many import Together, side_by_side
 from opendg.training.recipe import Recipe
 from opendg.training.train import Report, start
 
@@ -64,7 +64,7 @@ def tune(
 
     `asked` is what `prepare` takes.
     """
-    check_trials(trials)
+    require_one("--trials", trials)
     return prepare(method, data, target, **asked).run(trials, report)
 
 
@@ -83,7 +83,7 @@ def prepare(
     if sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
     check_length(length, iterations)
-    check_lanes(lanes)
+    require_one("--lanes", lanes)
     targets = names_in(target) if isinstance(target, str) else list(target)
     job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
     made = make_folds(job.protocol, folds, seed)
@@ -98,11 +98,6 @@ def prepare(
     )
     tuner.check()
     return tuner
-
-
-def check_trials(count: int) -> None:
-    if count < 1:
-        raise OpenDGError(f"--trials {count} is out of range: give 1 or more.")
 
 
 def check_length(length: int | None, iterations: int) -> None:
@@ -168,7 +163,7 @@ class Tuner:
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
-        check_trials(count)
+        require_one("--trials", count)
         self.runs = count * len(self.folds)
         busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
         made = lacking(self.folder)

@@ -12,7 +12,7 @@ import typer
 from opendg.cli.evaluate import percent
 from opendg.cli.show import Progress, say, table, tell_left_out
 from opendg.cli.words import names, refuse_all_but, refuse_both, require, settings
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, require_one
 
 if TYPE_CHECKING:
     from opendg.bench.combine import Place
@@ -103,9 +103,9 @@ def command(
         raise OpenDGError(f"One search is of one method, and {' and '.join(what)} were given: name one of them.")
     refuse_both(context, "target", "each_target")
     method, data = require("tune", what[0] if what else None, data, target or each_target, root)
-    from opendg.bench.tune import check_trials, prepare
+    from opendg.bench.tune import prepare
 
-    check_trials(trials)  # before anything is said of a search that lies there
+    require_one("--trials", trials)  # before anything is said of a search that lies there
     asked: dict[str, Any] = {
         "root": root, "sources": names(sources), "known": int(known) if known and known.isdecimal() else names(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,

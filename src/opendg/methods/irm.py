@@ -80,10 +80,10 @@ def invariance_penalty(logits: Tensor, episode: Episode, halves: bool = False) -
     """mean_e P_e; a task of the episode holds the images of one domain."""
     slope = (logits.softmax(1) * logits).sum(1) - logits.gather(1, episode.labels[:, None]).squeeze(1)
     parts = slope.split(episode.sizes)
-    if halves and min(episode.sizes) < 2:
+    if not halves:
+        return torch.stack([part.mean() for part in parts]).square().mean()
+    if min(episode.sizes) < 2:
         raise OpenDGError(
             "IRM with halves=true needs two images of each domain: give a larger --batch, or halves=false."
         )
-    if halves:
-        return torch.stack([part[::2].mean() * part[1::2].mean() for part in parts]).mean()
-    return torch.stack([part.mean() for part in parts]).square().mean()
+    return torch.stack([part[::2].mean() * part[1::2].mean() for part in parts]).mean()

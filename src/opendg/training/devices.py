@@ -7,7 +7,7 @@ import os
 import torch
 from lightning_fabric import Fabric
 
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, require_one
 
 
 def make_fabric(device: str, devices: int = 1) -> Fabric:
@@ -15,8 +15,7 @@ def make_fabric(device: str, devices: int = 1) -> Fabric:
     check_device(device)
     kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     count = count_devices(devices)
-    if count < 1:
-        raise OpenDGError(f"--devices {count} is out of range: give 1 or more.")
+    require_one("--devices", count)
     if kind == "cuda" and count > torch.cuda.device_count():
         raise OpenDGError(f"{count} devices were asked for and {torch.cuda.device_count()} found: ask for fewer.")
     fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opendg.data.catalog import open_dataset
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, require_one
 from opendg.models.backbones import build_backbone
 from opendg.runs.directory import Run
 from opendg.training.job import Job, home, make_job, refuse_misspelt
@@ -45,7 +45,7 @@ def train_many(
     told which. `report` sees the iterations of all runs together; `finished` is called with each run when it is done.
     """
     refuse_misspelt(asked, train_many, start, make_job)
-    check_lanes(lanes)
+    require_one("--lanes", lanes)
     wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
     _refuse_doubles("target", targets)
     _refuse_doubles("seed", seeds)
@@ -72,11 +72,6 @@ def train_many(
         if finished:
             finished(run)
     return [runs[path] for path in wanted]
-
-
-def check_lanes(lanes: int) -> None:
-    if lanes < 1:
-        raise OpenDGError(f"--lanes {lanes} is out of range: give 1 or more.")
 
 
 def _refuse_doubles(what: str, named: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opendg.bench.runners import Runner
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, require_one
 from opendg.training.devices import check_device
 
 
@@ -13,9 +13,8 @@ def make_runner(
     on: str, runs: Path, *, jobs: int = 1, cpus: int = 1, device: str = "auto", address: str | None = None
 ) -> Runner:
     """`here` or `ray`. `jobs` runs share a GPU (or, here, the CPU); `cpus` is what a run takes of a Ray node."""
-    for name, value in (("jobs", jobs), ("cpus", cpus)):
-        if value < 1:
-            raise OpenDGError(f"--{name} {value} is out of range: give 1 or more.")
+    require_one("--jobs", jobs)
+    require_one("--cpus", cpus)
     check_device(device, here=on == "here")  # a wrong one would fail in every run
     if on == "here":
         from opendg.bench.runners.local import LocalRunner
