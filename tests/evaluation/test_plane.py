@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendg.evaluation.plane import plane
+from opendg.evaluation.plane import DIMENSIONS, components, plane
 
 
 @pytest.mark.parametrize("value", [1.0, 0.1])
@@ -28,3 +28,18 @@ def test_groups_that_lie_apart_stay_apart(count: int, width: int, kind: type) ->
 def test_it_is_the_same_every_time() -> None:
     features = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
     assert np.array_equal(plane(features), plane(features))
+
+
+def test_components_keep_distances_and_are_their_own_components() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(120, DIMENSIONS)) @ rng.normal(size=(DIMENSIONS, 300))  # as many directions as are kept
+    few = components(features)
+    assert few.shape == (120, DIMENSIONS)
+    assert np.allclose(np.linalg.norm(few - few[0], axis=1), np.linalg.norm(features - features[0], axis=1))
+    assert components(few) is few
+
+
+@pytest.mark.parametrize("value", [0.5, np.nan])
+def test_features_without_components_stay(value: float) -> None:
+    features = np.full((80, 64), value, np.float32)
+    assert components(features) is features

@@ -81,6 +81,8 @@ def test_run_json_brings_back_the_job(tree: Path, asked: dict[str, Any]) -> None
         ({"weight_decay": float("nan")}, "--weight-decay nan"),
         ({"weight_decay": -1.0}, "--weight-decay -1.0"),
         ({"average": 1.0}, "--average 1.0 is out of range"),
+        ({"average_start": "keep"}, "--average-start keep needs --average"),
+        ({"average_start": "half", "average": 0.9}, "--average-start half is no choice"),
         ({"select": "best"}, "no selection rule 'best': choose last or source-accuracy"),
         ({"precision": "fp8"}, "no precision 'fp8'"),
         ({"optimizer": "sgdd"}, "no optimiser 'sgdd': did you mean 'sgd'"),

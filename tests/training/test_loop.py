@@ -27,21 +27,23 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
-def test_averaged_weights_follow_the_formula(tree: Path) -> None:
-    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = 1, 2 ...; buffers too."""
-    loop = make_parts(tree, "erm", backbone="test_resnet", weights="none", average=0.3, iterations=6, lr=0.1)
+@pytest.mark.parametrize("start", ["forget", "keep"])
+def test_averaged_weights_follow_the_formula(tree: Path, start: str) -> None:
+    """w~ <- d w~ + (1 - d) w, d = decay or min(decay, (1 + t) / (10 + t)), t = 1, 2 ...; buffers too."""
+    options = {"average": 0.3, "average_start": start, "iterations": 6, "lr": 0.1}
+    loop = make_parts(tree, "erm", backbone="test_resnet", weights="none", **options)
     expected = {name: value.double() for name, value in copies(loop.finished_weights()).items()}
     decays = []
     for t in range(1, 7):
         advance(loop, 1)
-        decay = min(0.3, (1 + t) / (10 + t))
+        decay = min(0.3, (1 + t) / (10 + t)) if start == "forget" else 0.3
         decays.append(decay)
         for name, value in loop.finished_weights().items():
             if value.is_floating_point():
                 expected[name] = decay * expected[name] + (1 - decay) * value.double()
             else:
                 expected[name] = value.double()
-    assert len(set(decays)) > 2
+    assert len(set(decays)) == (3 if start == "forget" else 1)
     assert decays[-1] == 0.3
     averaged = loop.finished_weights(averaged=True)
     assert averaged.keys() == loop.finished_weights().keys() == loop.classifier.state_dict().keys()

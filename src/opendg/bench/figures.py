@@ -16,7 +16,7 @@ from opendg.evaluation import figures
 from opendg.evaluation.curves import curve_of
 from opendg.evaluation.evaluate import check_manifest, predict_split
 from opendg.evaluation.metrics import confusion, h_curve
-from opendg.evaluation.plane import plane
+from opendg.evaluation.plane import components, plane
 from opendg.predictions import Predictions
 from opendg.protocol import manifest
 from opendg.runs.directory import Run
@@ -173,13 +173,13 @@ def beside(result: Result, what: str = "target", root: Path | None = None, devic
 def slim(kind: str, predictions: Predictions) -> Predictions:
     """What a figure draws of the predictions; of those that were slimmed before, all.
 
-    t-SNE looks at POINTS images, at the features in half precision; the other figures look at no features.
+    t-SNE looks at the principal components of POINTS images, in half precision; the other figures at no features.
     """
     if kind != "tsne":
         return replace(predictions, features=predictions.features[:, :0])
     if len(predictions) > POINTS:
         predictions = predictions.take(generator(0, "t-sne").permutation(len(predictions))[:POINTS])
-    return replace(predictions, features=predictions.features.astype(np.float16))
+    return replace(predictions, features=components(predictions.features).astype(np.float16))
 
 
 def plain_score(name: str) -> Score:

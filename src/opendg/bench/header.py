@@ -83,7 +83,10 @@ def _recipes(rows: Mapping[str, Sequence[Result]]) -> str:
 def recipe_words(recipe: Mapping[str, Any]) -> str:
     words = f"{recipe['iterations']} iterations, B = {recipe['batch']}, {recipe['optimizer']}, lr {recipe['lr']:g}, "
     words += f"weight decay {recipe['weight_decay']:g}, {recipe['schedule']} schedule, augmentation {recipe['augment']}"
-    return words + (f", averaged with decay {recipe['average']:g}" if recipe["average"] else "")
+    if recipe["average"]:
+        words += f", averaged with decay {recipe['average']:g}"
+        words += " from the start on" if recipe.get("average_start") == "keep" else ""
+    return words
 
 
 def _settings(rows: Mapping[str, Sequence[Result]]) -> list[str]:

@@ -53,6 +53,9 @@ def command(
     average: Annotated[
         float | None, typer.Option(help="Keep averaged weights too, with this decay, e.g. 0.9995.")
     ] = None,
+    average_start: Annotated[
+        Text, typer.Option(help="Of averaged weights: forget their start, or keep decay^iterations of it.")
+    ] = None,
     select: Annotated[Text, typer.Option(help="Which iterate is kept: last or source-accuracy.")] = None,
     select_after: Annotated[
         float | None, typer.Option(help="source-accuracy: only from this fraction of the run on.")
@@ -114,7 +117,8 @@ def command(
             "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
             "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
-            "select": select, "select_after": select_after, "augment": augment, "precision": precision,
+            "average_start": average_start, "select": select, "select_after": select_after,
+            "augment": augment, "precision": precision,
             "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "devices": devices,
             "capture": capture, "compile": compile_, "checkpoint_every": checkpoint_every, "track": track,
         }  # fmt: skip

@@ -158,8 +158,8 @@ def openness_figure(openness: ArrayLike, oscr: Mapping[str, ArrayLike], path: Pa
             )
         axes.set(xlabel="openness (share of unknown classes)", ylabel="OSCR")
         _percent(axes, "xy")
-        axes.legend()
-        figure.set_size_inches(3.4, 2.7)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+        figure.set_size_inches(4.2, 2.7)
     return written
 
 

@@ -79,7 +79,7 @@ class Loop:
             self.update(update.gradients, lr)
             self._note(update.losses)
         if self.averaged:
-            self.average(self.averaged, self._moving(), self.state.step, self.recipe.average)
+            self.average(self.averaged, self._moving(), self.state.step, self.recipe.average, self.recipe.average_start)
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
@@ -167,10 +167,13 @@ def check_finite(losses: Mapping[str, float], step: int) -> None:
 
 
 @torch.no_grad()
-def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float) -> None:
-    """w~ <- d w~ + (1 - d) w with d = min(decay, (1 + t) / (10 + t)), t = step + 1."""
+def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float, start: str) -> None:
+    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = step + 1: the start is soon forgotten.
+
+    To keep it, d = decay all along: the starting weights then count decay^iterations in the end.
+    """
     t = step + 1
-    d = torch.clamp((1 + t) / (10 + t), max=decay).float()
+    d = torch.clamp((1 + t) / (10 + t), max=decay).float() if start == "forget" else decay
     old, new = list(averaged.values()), [values[name] for name in averaged]
     torch._foreach_mul_(old, d)
     torch._foreach_add_(old, torch._foreach_mul(new, 1 - d))
