@@ -103,3 +103,14 @@ def test_what_is_given_is_not_searched() -> None:
     defaults = {"recipe.lr": 3e-4, "recipe.schedule": "constant", "recipe.average": 0.0, "settings.weight": 1.0}
     space = space_of("coral", defaults, fixed=["recipe.lr", "settings.weight"])
     assert space == {"recipe.schedule": Choice(("step", "cosine", "constant")), "recipe.average": Choice((0.0, 0.9995))}
+
+
+def test_where_all_trials_average_their_start_is_searched() -> None:
+    """Where some do not, half of the settings would be no settings."""
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": "forget"}
+    given = ["recipe.lr", "recipe.schedule", "recipe.average"]
+    space = space_of("erm", defaults, fixed=given)
+    assert space == {"recipe.average_start": Choice(("forget", "keep"))}
+    assert {point["recipe.average_start"] for point in candidates(space, defaults, 3, 0)} == {"forget", "keep"}
+    assert space_of("erm", defaults | {"recipe.average": 0.0}, fixed=given) == {}
+    assert "recipe.average_start" not in space_of("erm", defaults, fixed=["recipe.lr"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from opendg.bench import space as space_room
@@ -23,6 +24,7 @@ from opendg.bench.space import fast_motion
 from opendg.bench.tune import tune
 from opendg.cli import app
 from opendg.errors import OpenDGError
+from opendg.models.backbones import build_backbone
 from opendg.training.config import Config, read_config, write_config
 from opendg.training.job import plan
 from tests.bench.test_space import small_protocol
@@ -201,6 +203,21 @@ def test_a_trial_is_read_with_its_averaged_weights(tree: Path, tmp_path: Path) -
     small(tree, tmp_path / "search", trials=1, folds=1, average=0.9)
     (record,) = (tmp_path / "search" / "records").iterdir()
     assert json.loads(record.read_text())["weights"] == "averaged"
+
+
+def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Path) -> None:
+    """Only where a search is of averaged weights, and they start at something that is worth keeping."""
+    start = tmp_path / "start.safetensors"
+    save_file(build_backbone("convnet").net.state_dict(), start)
+    given: dict[str, Any] = {"lr": 0.01, "schedule": "step", "average": 0.9, "folds": 1}
+    search = small(tree, tmp_path / "search", trials=3, weights=str(start), **given)
+    kept = [trial.values["recipe.average_start"] for trial in search.trials]
+    assert set(kept) == {"forget", "keep"}
+    trained = [json.loads(path.read_text()) for path in sorted((search.folder / "records").iterdir())]
+    assert [record["recipe"]["average_start"] for record in trained] == kept
+    assert read_config(search.folder / "best.toml").recipe["average_start"] in kept
+    with pytest.raises(OpenDGError, match="Every setting that could be searched is fixed"):
+        small(tree, tmp_path / "scratch", weights="none", **given)
 
 
 def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ Space = dict[str, Range | Choice]
 
 LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
 COMMON: Space = {"schedule": Choice(("step", "cosine")), "average": Choice((0.0, 0.9995))}
+AVERAGED: Space = {"average_start": Choice(("forget", "keep"))}  # where weights are averaged in every trial
 
 _INNER = Range(1e-3, 3e-2)  # rate of an inner step: larger ones failed in searches on PACS and on the digit set
 _WEIGHT = Range(0.1, 10)  # of a term beside the classification loss
@@ -77,16 +78,17 @@ METHODS: dict[str, Space] = {
 }
 
 
-def space_of(method: str, defaults: Mapping[str, Any], fixed: Iterable[str] = ()) -> Space:
+def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = ()) -> Space:
     """What is searched for a method, less what is fixed, by `recipe.NAME` and `settings.NAME`.
 
     `defaults` are the values without a search, by the same names. Each lies in the space.
     """
     lr = defaults[f"{RECIPE}lr"]
-    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
+    averaged = f"{RECIPE}average" in fixed and defaults[f"{RECIPE}average"] > 0
+    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON, **(AVERAGED if averaged else {})}
     whole = {f"{RECIPE}{name}": values for name, values in recipe.items()}
     whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
-    return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in set(fixed)}
+    return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
 
 
 def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:

@@ -152,6 +152,8 @@ class Tuner:
         if job.make_method().averages:
             fixed = [*fixed, f"{RECIPE}average"]  # its weights are a mean already
         self.space = space_of(job.method, self.defaults, fixed)
+        if job.weights == "none":
+            self.space.pop(f"{RECIPE}average_start", None)  # random weights: nothing to keep
         if not self.space:
             raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")
         self.fixed = {name: value for name, value in of_recipe.items() if name not in self.space}

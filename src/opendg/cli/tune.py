@@ -67,6 +67,7 @@ def command(
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
     schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
     average: Annotated[float | None, typer.Option(help="Fix the decay of averaged weights; 0: none.")] = None,
+    average_start: Annotated[Text, typer.Option(help="With --average, fix their start: forget or keep.")] = None,
     augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
     precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
     set_: Annotated[
@@ -111,7 +112,8 @@ def command(
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
         "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
         "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
-        "average": average, "augment": augment, "precision": precision, "chosen": settings(set_ or []), "seed": seed,
+        "average": average, "average_start": average_start, "augment": augment, "precision": precision,
+        "chosen": settings(set_ or []), "seed": seed,
         "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip
     if each_target:
