@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import struct
+import zipfile
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,6 @@ def some(n: int = 5) -> Predictions:
         keys=np.array([f"d/c/{i}.png" for i in range(n)]), domain=np.array(["d"] * n),
         label=np.array([0, 1, -1, 2, -1][:n]), features=random.normal(size=(n, 4)).astype(np.float32),
         logits=np.eye(3, dtype=np.float32)[[0, 2, 1, 2, 0][:n]], ova=random.normal(size=(n, 2, 3)).astype(np.float32),
-        extra={"more": np.arange(n, dtype=np.float32)},
     )  # fmt: skip
 
 
@@ -41,23 +43,19 @@ def test_taking_rows(rows: np.ndarray) -> None:
     assert sorted(found.keys) == ["d/c/0.png", "d/c/3.png"]
     for name in ("label", "features", "logits", "ova"):
         assert np.array_equal(getattr(found, name), getattr(whole, name)[rows])
-    assert found.extra is not None
-    assert np.array_equal(found.extra["more"], np.arange(5)[rows])
+    assert replace(whole, ova=None).take(rows).ova is None
 
 
-@pytest.mark.parametrize("without", [(), ("ova",), ("ova", "extra")])
+@pytest.mark.parametrize("without", [(), ("ova",)])
 def test_a_file_brings_back_the_arrays(tmp_path: Path, without: tuple[str, ...]) -> None:
     whole = replace(some(), **dict.fromkeys(without))
     (tmp_path / "file.npz").write_bytes(whole.pack())
     found = Predictions.load(tmp_path / "file.npz")
-    assert (found.ova is None, found.extra is None) == ("ova" in without, "extra" in without)
+    assert (found.ova is None) == ("ova" in without)
     for name in ("keys", "domain", "label", "features", "logits"):
         assert np.array_equal(getattr(found, name), getattr(whole, name))
     if whole.ova is not None:
         assert np.array_equal(found.ova, whole.ova)
-    if whole.extra is not None:
-        assert found.extra is not None
-        assert np.array_equal(found.extra["more"], whole.extra["more"])
 
 
 @pytest.mark.parametrize(
@@ -70,13 +68,54 @@ def test_a_file_brings_back_the_arrays(tmp_path: Path, without: tuple[str, ...])
         ({"ova": np.zeros((1, 2, 3), np.float32)}, r"ova is float32 \(1, 2, 3\)"),
         ({"ova": np.zeros((5, 2, 4), np.float32)}, "does not go with logits"),
         ({"features": np.array(["a"] * 5)}, "features is"),
-        ({"extra": {"more": np.zeros(3, np.float32)}}, "an extra output does not go with 5 images"),
     ],
 )
 def test_arrays_that_do_not_go_together_are_refused(tmp_path: Path, damage: dict[str, Any], sentence: str) -> None:
     """One label for five images would else be compared with all of them."""
     (tmp_path / "file.npz").write_bytes(replace(some(), **damage).pack())
     with pytest.raises(OpenDGError, match=f"cannot be read .*{sentence}"):
+        Predictions.load(tmp_path / "file.npz")
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(BytesIO(data)) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def with_header(text: str) -> bytes:
+    """An .npz file whose label says this of itself."""
+    header = text.encode() + b"\n"
+    label = np.lib.format.magic(1, 0) + struct.pack("<H", len(header)) + header
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for name, data in members(some().pack()).items():
+            written.writestr(name, label if name == "label.npy" else data)
+    return file.getvalue()
+
+
+def locked() -> bytes:
+    """An .npz file whose members say that they need a password."""
+    data = bytearray(some().pack())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = data.find(mark)
+        while place >= 0:
+            data[place + flags] |= 1
+            place = data.find(mark, place + 4)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        locked(),
+        with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (100000000000000,)}"),
+        with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (5L,"),
+    ],
+    ids=["password", "larger than memory", "unfinished header"],
+)
+def test_a_strangers_file_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.npz").write_bytes(content)
+    with pytest.raises(OpenDGError, match=r"^The predictions in .* cannot be read \(.*\): train or evaluate"):
         Predictions.load(tmp_path / "file.npz")
 
 

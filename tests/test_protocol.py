@@ -146,6 +146,12 @@ def test_what_a_protocol_leaves_out_is_said_where_there_is_some() -> None:
     assert Protocol.from_json(json.loads(json.dumps(few.to_json()))) == few
 
 
+def test_the_number_of_known_classes_may_be_numpys() -> None:
+    assert make_protocol(INDEX, ["sketch"], known=np.int64(6)) == make_protocol(INDEX, ["sketch"], known=6)
+    with pytest.raises(OpenDGError, match="--known 8 is out of range: pacs has 7 classes"):
+        make_protocol(INDEX, ["sketch"], known=np.int64(8))
+
+
 def test_names_alone_make_a_protocol() -> None:
     names = SimpleNamespace(dataset=INDEX.dataset, domains=INDEX.domains, classes=INDEX.classes)
     assert make_protocol(names, ["sketch"], known=6) == make_protocol(INDEX, ["sketch"], known=6)

@@ -88,10 +88,10 @@ def class_groups(classes: int) -> list[tuple[int, ...]]:
     return [tuple(range(start, min(start + length, classes))) for start in range(0, classes, length)]
 
 
-def split_classes(classes: int, random: np.random.Generator, parts: int = 3) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """C1 and C2: C2 takes one group in `parts`, rounded up, at random; C1 the others. Neither is empty."""
+def split_classes(classes: int, random: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """C1 and C2: C2 takes one group in three, rounded up, at random; C1 the others. Neither is empty."""
     groups = class_groups(classes)
-    held = min(-(-len(groups) // parts), len(groups) - 1)
+    held = min(-(-len(groups) // 3), len(groups) - 1)
     chosen = set(random.permutation(len(groups))[:held].tolist())
     first = [c for g, group in enumerate(groups) if g not in chosen for c in group]
     second = [c for g, group in enumerate(groups) if g in chosen for c in group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
 FEW = 6  # choices that are all listed beside the nearest
@@ -47,3 +48,8 @@ def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") 
         shown = ", ".join(choices[:12]) + (" ..." if len(choices) > 12 else "")
         hint = f"expected one of: {shown}." if choices else "there are none."
     return OpenDGError(f"There is no {what} {name!r}{where}: {hint}")
+
+
+def typed(path: object) -> str:
+    """A path as it is typed in a shell, for the commands that messages offer."""
+    return shlex.quote(str(path))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
@@ -33,6 +34,11 @@ ARRAYS = {  # kind of values, and how many dimensions
     "logits": ("f", 2),
     "ova": ("f", 3),
 }
+# What numpy and zipfile raise over a file that is torn, made up, or says that it holds more than the memory does.
+UNREADABLE = (
+    OSError, ValueError, TypeError, AttributeError, EOFError, RuntimeError, MemoryError, BadZipFile, zlib.error,
+    TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,6 @@ class Predictions:
     features: NDArray[np.float32]  # (n, d) pooled features
     logits: NDArray[np.float32]  # (n, K) closed-set head
     ova: NDArray[np.float32] | None  # (n, 2, K) one-vs-all head: channel 0 "not this class", channel 1 "this class"
-    extra: dict[str, NDArray[np.float32]] | None = None  # further outputs by name, for methods that have them
 
     def __len__(self) -> int:
         return len(self.label)
@@ -65,19 +70,19 @@ class Predictions:
 
     def take(self, rows: NDArray[Any]) -> Predictions:
         """The chosen rows (a mask or numbers)."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        extra = values.pop("extra")
-        taken: dict[str, Any] = {name: None if array is None else array[rows] for name, array in values.items()}
-        return Predictions(**taken, extra=None if extra is None else {k: v[rows] for k, v in extra.items()})
+        taken = {name: array[rows] for name, array in self._arrays().items()}
+        return Predictions(**({"ova": None} | taken))
 
     def pack(self) -> bytes:
         """As the bytes of an .npz file without pickles."""
-        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        arrays = {name: array for name, array in arrays.items() if array is not None}
-        arrays |= {f"extra.{name}": array for name, array in (self.extra or {}).items()}
         file = BytesIO()
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, **self._arrays())
         return file.getvalue()
+
+    def _arrays(self) -> dict[str, Any]:
+        """Those that there are, by name."""
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     @classmethod
     def load(cls, path: Path) -> Predictions:
@@ -85,7 +90,7 @@ class Predictions:
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return cls.from_arrays({name: file[name] for name in file.files})
-        except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
+        except UNREADABLE as error:
             raise OpenDGError(
                 f"The predictions in {str(path)!r} cannot be read ({error}): train or evaluate the run again."
             ) from error
@@ -93,9 +98,7 @@ class Predictions:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Predictions:
         """Of the arrays that `pack` writes, by name; a ValueError, TypeError or AttributeError if they are others."""
-        plain = {name: array for name, array in arrays.items() if not name.startswith("extra.")}
-        extra = {name.removeprefix("extra."): array for name, array in arrays.items() if name not in plain}
-        found = cls(**({"ova": None} | plain), extra=extra or None)
+        found = cls(**({"ova": None} | dict(arrays)))
         _check_arrays(found)
         return found
 
@@ -108,8 +111,6 @@ def _check_arrays(found: Predictions) -> None:
             raise ValueError(f"{name} is {array.dtype} {array.shape} and does not go with {len(found)} images")
     if found.ova is not None and found.ova.shape[1:] != (2, found.logits.shape[1]):
         raise ValueError(f"ova is {found.ova.shape} and does not go with logits {found.logits.shape}")
-    if any(len(array) != len(found) for array in (found.extra or {}).values()):
-        raise ValueError(f"an extra output does not go with {len(found)} images")
 
 
 @torch.no_grad()

@@ -117,7 +117,7 @@ def make_protocol(
     index: Names,
     targets: Sequence[str],
     *,
-    known: int | Sequence[str] | None = None,
+    known: int | np.integer[Any] | Sequence[str] | None = None,
     unknown: Sequence[str] | None = None,
     sources: Sequence[str] | None = None,
     kind: str = "shared",
@@ -161,12 +161,12 @@ def _check_names(what: str, named: Sequence[str], there: Sequence[str], dataset:
 
 
 def _classes(
-    index: Names, known: int | Sequence[str] | None, unknown: Sequence[str] | None
+    index: Names, known: int | np.integer[Any] | Sequence[str] | None, unknown: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for named in (known if isinstance(known, Sequence) else (), unknown or ()):
         _check_names("class", named, index.classes, index.dataset)
-    said = f"--known {known} (the first by name)" if isinstance(known, int) else "--known"
-    if isinstance(known, int):
+    said = f"--known {known} (the first by name)" if isinstance(known, int | np.integer) else "--known"
+    if isinstance(known, int | np.integer):
         if not 2 <= known <= len(index.classes):
             raise OpenDGError(
                 f"--known {known} is out of range: {index.dataset} has {len(index.classes)} classes, give a number "

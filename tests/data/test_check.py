@@ -56,6 +56,8 @@ def test_duplicates_across_domains_and_classes(tmp_path: Path) -> None:
     assert report.problems == [
         "The same image 2 times: a/x/p.png, b/y/p.png.",
         "The same image 2 times: a/x/q.png, c/x/q.png.",
+        "The same image more than once in a class, so that copies may be trained on and validated with: "
+        "c/x/r1.png, c/x/r2.png.",
     ]
 
 
@@ -65,6 +67,43 @@ def test_duplicates_of_two_classes_in_one_domain_and_of_two_parts(tmp_path: Path
     report = check(write(tmp_path, files), progress=False)
     assert report.duplicates == [["a/train/x/1.png", "a/train/y/1.png"]]
     assert report.repeats == [["a/train/x/2.png", "a/val/x/2.png"]]
+    assert "validated with: a/train/x/2.png, a/val/x/2.png." in report.problems[-1]
+
+
+def test_copies_within_the_training_images_do_no_harm(tmp_path: Path) -> None:
+    files = {"a/train/x/1.png": png(1), "a/train/x/2.png": png(1), "a/val/x/3.png": png(3)}
+    report = check(write(tmp_path, files), progress=False)
+    assert (report.repeats, report.problems) == ([["a/train/x/1.png", "a/train/x/2.png"]], [])
+
+
+def test_many_images_in_several_places_are_counted(tmp_path: Path) -> None:
+    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(13)}
+    problems = check(write(tmp_path, copied), progress=False).problems
+    assert len(problems) == 11
+    assert problems[-1] == "Images in several places beside these 10: 3 more."
+
+
+def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+    files = grid(["a", "b"], ["x"]) | {"a/notes.txt": b"", "a/loose.png": png(70), "top.jpg": png(71)}
+    files |= {f"b/x/{i}.HEIC": b"?" for i in range(5)} | {"c.tar.gz": b"?", "d.TAR": b"?", ".hidden.zip": b"?"}
+    assert check(write(tmp_path, files), progress=False).problems == [
+        "Left out, for they lie beside the class folders: a/loose.png, top.jpg.",
+        "Left out, for only .jpg, .jpeg, .png, .webp, .bmp, .tif, .tiff, .gif are read: b/x/0.HEIC, b/x/1.HEIC, "
+        "b/x/2.HEIC ... (5 in all).",
+        "Left out, for a domain is a folder or an uncompressed .tar: c.tar.gz, d.TAR.",
+    ]
+
+
+def test_names_with_a_comma_cannot_be_given(tmp_path: Path) -> None:
+    (problem,) = check(write(tmp_path, grid(["a"], ["nut, M6", "nut"])), progress=False).problems
+    assert problem == "The class 'nut, M6' has a comma, which parts names in commands: rename its folder."
+
+
+def test_one_name_written_in_two_ways(tmp_path: Path) -> None:
+    """As a Mac and another machine do."""
+    files = {"a/w\u00e4sher/1.png": png(1), "b/wa\u0308sher/1.png": png(2)}
+    (problem,) = check(write(tmp_path, files), progress=False).problems
+    assert problem.startswith("The classes 'wa\\u0308sher' and 'w\\xe4sher' look like one")
 
 
 def test_the_same_broken_bytes_twice_are_broken_not_duplicates(tmp_path: Path) -> None:

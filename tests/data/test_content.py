@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,29 @@ def test_images_that_change_before_they_are_decoded(tmp_path: Path, cache: Path)
     image.write_bytes(png(99))
     index = scan(tmp_path / "data")
     assert np.array_equal(opened(index)[1], np.asarray(noise(seed=99)))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_places_in_a_tar_count_where_times_are_alike(tmp_path: Path) -> None:
+    """As on file systems that keep none: two tars of the same names and sizes, in which the names are exchanged."""
+    one, two = (encoded(noise(seed=seed), "BMP") for seed in (1, 2))
+    first = scan(pack(tmp_path / "first" / "a.tar", {"a/x/1.bmp": one, "a/x/2.bmp": two}).parent)
+    second = scan(pack(tmp_path / "second" / "a.tar", {"a/x/2.bmp": one, "a/x/1.bmp": two}).parent)
+    second = replace(second, modified=first.modified)
+    assert first.size.tolist() == second.size.tolist()
+    assert np.array_equal(opened(first), opened(second)[::-1])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_sizes_of_images_that_change_are_not_kept(tmp_path: Path) -> None:
+    images = {f"a/x/{number}.bmp": encoded(noise(12, 16, number), "BMP") for number in range(3)}
+    index = scan(write(tmp_path / "data", images))
+    opened(index)  # so that their content is remembered, and not their size
+    write(tmp_path / "data", {key: encoded(noise(16, 12), "BMP") for key in images})  # as many bytes
+    with pytest.raises(OpenDGError, match="changed while they were decoded"):
+        Store.open(index, np.arange(3), progress=False)
+    write(tmp_path / "data", images)
+    assert Store.open(scan(tmp_path / "data"), np.arange(3), progress=False).size == (12, 16)
 
 
 READER = """

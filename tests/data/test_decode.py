@@ -3,7 +3,10 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,14 +63,28 @@ def test_lab() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_sixteen_bit_grey_keeps_its_scale(kind: str) -> None:
-    grey = np.array([[0, 257, 32896, 65535]], np.uint16)
-    assert decode(encoded(Image.fromarray(grey), kind), None, "x")[0, :, 0].tolist() == [0, 1, 128, 255]
+    grey = 257 * np.arange(256, dtype=np.uint16)[None]
+    assert decode(encoded(Image.fromarray(grey), kind), None, "x")[0, :, 0].tolist() == list(range(256))
 
 
-@pytest.mark.parametrize(("top", "expected"), [(1.0, 255), (200.0, 200)])
+def float_grey(*values: float) -> list[int]:
+    image = Image.fromarray(np.array([values], np.float32))
+    return [int(value) for value in decode(encoded(image, "TIFF"), None, "x")[0, :, 2]]
+
+
+@pytest.mark.parametrize(("top", "expected"), [(1.0, 255), (200.0, 200), (255.0, 255), (256.0, 1), (65278.0, 254)])
 def test_float_grey(top: float, expected: int) -> None:
-    grey = np.array([[0.0, top, np.nan, -3.0]], np.float32)
-    assert decode(encoded(Image.fromarray(grey), "TIFF"), None, "x")[0, :, 2].tolist() == [0, expected, 0, 0]
+    assert float_grey(0.0, top, np.nan, -3.0) == [0, expected, 0, 0]
+
+
+def test_float_grey_of_sixteen_bits_keeps_its_scale() -> None:
+    assert float_grey(*(257.0 * number for number in range(256))) == list(range(256))
+
+
+@pytest.mark.parametrize(("top", "half"), [(1.0, 128), (254.0, 127), (260.0, 130), (65535.0, 128)])
+def test_infinity_does_not_set_the_scale(top: float, half: int) -> None:
+    assert float_grey(np.inf, top / 2, -np.inf, np.nan, top)[:4] == [255, half, 0, 0]
+    assert float_grey(np.inf, -np.inf, np.nan) == [255, 0, 0]
 
 
 def test_transparent_is_laid_on_white() -> None:
@@ -137,6 +154,37 @@ def test_a_large_jpeg_is_reduced_as_well_as_one_decoded_in_full() -> None:
     data = encoded(smooth, "JPEG", quality=95)
     full = Image.open(io.BytesIO(data)).convert("RGB").resize((96, 64), Image.Resampling.BILINEAR)
     assert close(decode(data, (64, 96), "x"), np.asarray(full), 3)
+
+
+def test_a_jpeg_is_not_reduced_by_its_decoder_alone() -> None:
+    """That would leave nothing to antialias: twice the size wanted is decoded, and half of it taken."""
+    data = encoded(noise(512, 512), "JPEG", quality=95)
+    image = Image.open(io.BytesIO(data))
+    full = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR), np.float64)
+    assert abs(decode(data, (64, 64), "x") - full).mean() < 2.5  # else 4.1
+
+
+HUNGRY = """
+import resource, sys
+from pathlib import Path
+from opendg.data import decode
+data = Path(sys.argv[2]).read_bytes()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 40_000_000, used + 40_000_000))
+try:
+    print(decode.decode(data, None, "x") if sys.argv[1] == "decode" else decode.image_size(data))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux to count its memory")
+@pytest.mark.parametrize("function", ["decode", "image_size"])
+def test_a_machine_short_of_memory_does_not_make_an_image_broken(function: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tif").write_bytes(encoded(Image.new("L", (9000, 9000)), "TIFF", compression="tiff_adobe_deflate"))
+    words = [sys.executable, "-c", HUNGRY, function, str(tmp_path / "x.tif")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "MemoryError\n", done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -133,9 +133,20 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     refused(write(tmp_path, {"dog/1.png": png(), "cat/1.png": png()}), "The domain (dog|cat) under .* has no images in")
 
 
-@pytest.mark.parametrize("deep", ["a/x/more/1.png", "a/test/x/1.png", "a/train/x/more/1.png"])
+@pytest.mark.parametrize("deep", ["a/x/more/1.png", "a/test/x/1.png", "a/train/x/more/1.png", "a/x/2023/05/12/1.png"])
 def test_images_too_deep_are_not_passed_over_in_silence(tmp_path: Path, deep: str) -> None:
     refused(write(tmp_path, grid(["a", "b"], ["x"]) | {deep: png()}), f"The image {deep} in .* lies too deep")
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", {"x/1.png": png(1), "x/2.gif": png(2)})
+    root = write(tmp_path / "root", grid(["a"], ["x"], each=1))
+    (root / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "x" / "up").symlink_to(tmp_path / "elsewhere")
+    (root / "a" / "x" / "self.png").symlink_to("self.png")
+    index = scan(root)
+    assert [key for key in index.keys if key.startswith("b")] == ["b/x/1.png", "b/x/2.gif"]
+    assert index.size[index.keys.index("a/x/self.png")] == 0
 
 
 def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:

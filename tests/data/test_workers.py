@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,18 @@ def _pid(_: int) -> int:
 def test_a_worker_that_dies_is_an_error_and_no_wait() -> None:
     with Workers(2) as workers, pytest.raises(OpenDGError, match="ended unexpectedly .exit code 3."):
         list(workers.spread(os._exit, [3, 3, 3]))
+
+
+def test_control_c_is_not_for_the_workers() -> None:
+    """A terminal sends it to them too; their parent decides what becomes of the work."""
+    with Workers(2) as workers:
+        assert dict(workers.spread(_interrupt, [os.getpid()] * 4)) == dict.fromkeys(range(4), "still here")
+
+
+def _interrupt(parent: int) -> str:
+    if os.getpid() != parent:
+        os.kill(os.getpid(), signal.SIGINT)
+    return "still here"
 
 
 def test_what_a_job_prints_does_not_disturb() -> None:

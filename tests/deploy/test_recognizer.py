@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from itertools import compress
+from itertools import compress, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import save
 
@@ -43,12 +44,25 @@ def test_known_signs_are_recognised(recognizer: Recognizer, tree: Path) -> None:
 
 def test_paths_bytes_and_arrays_are_the_same_image(recognizer: Recognizer, tree: Path) -> None:
     path = tree / "wood" / "dot" / "003.png"
-    forms = [str(path), path, path.read_bytes(), picture("wood", "dot", 3)]
-    singles = [recognizer.predict(form) for form in forms]
+    data = path.read_bytes()
+    forms = [str(path), path, data, picture("wood", "dot", 3), bytearray(data), memoryview(data)]
+    singles = [recognizer.predict(form) for form in forms] + [list(recognizer.stream(form)) for form in forms]
     together = recognizer.predict(forms)
     said = {(one.label, one.closest, round(one.confidence, 6)) for one in [*together, *(one for (one,) in singles)]}
     assert len(said) == 1
-    assert [one.image for one in together] == [str(path), str(path), "image 2", "image 3"]
+    assert [one.image for one in together] == [str(path), str(path), *(f"image {number}" for number in range(2, 6))]
+    assert {recognizer.scores(form).shape for form in forms} == {(1,)}
+
+
+def test_images_come_from_anything_that_gives_them(recognizer: Recognizer, tree: Path) -> None:
+    images = sorted((tree / "ink" / "bar").iterdir())
+    expected = recognizer.predict(images)
+    assert len(expected) == 12
+    assert recognizer.predict(tuple(images)) == recognizer.predict(dict.fromkeys(images)) == expected
+    assert recognizer.predict(image for image in images) == expected
+    assert list(recognizer.stream(iter(images))) == expected
+    assert len(recognizer.predict((tree / "ink").glob("*/00?.png"), batch=7)) == 40
+    assert recognizer.scores(iter(images)).tolist() == pytest.approx([one.confidence for one in expected], abs=1e-6)
 
 
 def test_images_of_any_size_and_mode(recognizer: Recognizer, tmp_path: Path) -> None:
@@ -155,7 +169,10 @@ def test_what_is_no_image_at_all_is_said_so(recognizer: Recognizer, tree: Path) 
         assert one.label == "error"
         assert words in str(one.error)
     assert found[-1].error is None
-    assert "cannot be read" in str(recognizer.predict(opened)[0].error)
+    with good.open("rb") as file:
+        for one_thing in (opened, None, 7, file, torch.zeros(4, 4, 3)):
+            (one,) = recognizer.predict(one_thing)
+            assert "cannot be read" in str(one.error)
 
 
 @pytest.mark.parametrize("batch", [0, -1])
@@ -168,6 +185,8 @@ def test_a_stream_reads_no_further_than_asked(recognizer: Recognizer, tree: Path
     stream = recognizer.stream([tree / "ink/bar/000.png", tree / "no such file"], batch=1)
     assert next(stream).error is None
     assert "No such file" in str(next(stream).error)
+    endless = recognizer.stream(repeat(tree / "ink/bar/000.png"), batch=2)
+    assert [next(endless).error for _ in range(5)] == [None] * 5
 
 
 def test_weights_can_be_chosen(trained: Path, tree: Path) -> None:

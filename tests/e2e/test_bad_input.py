@@ -252,7 +252,7 @@ def test_a_run_that_is_not_finished(opendg: Command, trained: Path, tree: Path, 
         (["--score", "blcs"], ["no score 'blcs'", "did you mean 'bcls'"]),
         (["--weights", "best"], ["no weights 'best'", "selected or averaged"]),
         (["--device", "cuda"], ["No CUDA device", "--device cpu"]),
-        (["--root", "nowhere"], ["'nowhere' is neither a folder"]),
+        (["--root", "nowhere"], ["are not in 'nowhere': give their folder with --root"]),
     ],
 )
 def test_evaluate_with_wrong_words(opendg: Command, trained: Path, words: list[str], parts: list[str]) -> None:
@@ -356,7 +356,7 @@ def test_evaluate_after_the_data_have_changed(opendg: Command, tmp_path: Path) -
         shutil.rmtree(tree / domain / "ring")
     refused(opendg("evaluate", out), "no class 'ring' in signs")
     shutil.rmtree(tree)
-    refused(opendg("evaluate", out), "is neither a folder nor a dataset")
+    refused(opendg("evaluate", out), "are no longer in")
     assert not list(out.glob("target-*")) + list(out.glob("evaluation-*"))
 
 

@@ -59,7 +59,8 @@ def test_other_images_are_refused_in_every_part(run: Path, part: str) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["files"][part] = "0" * 64
     (run / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(OpenDGError, match=f"The {part} images are not those of the run"):
+    hint = "train anew" if part.startswith("test") else "check --root"
+    with pytest.raises(OpenDGError, match=f"The {part} images are not those of the run .*: .*{hint}"):
         evaluate(run, device="cpu")
 
 
@@ -74,6 +75,28 @@ def test_a_record_names_the_images_that_could_not_be_read(tmp_path: Path) -> Non
     found = json.loads((run / "evaluation-selected.json").read_text())
     assert found["skipped"] == {"source": ["ink/bar/002.png"], "target": ["wood/dot/001.png", "wood/ring/000.png"]}
     assert found["n_known"] + found["n_unknown"] == 4 * 6 - 2
+
+
+def test_a_broken_target_image_can_be_left_out_after_training(tmp_path: Path) -> None:
+    """Training does not open the target, so it is only now that anybody knows."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    (tree / "wood/dot/001.png").write_bytes(b"torn")
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2)).path
+    with pytest.raises(OpenDGError, match="--on-bad-image skip"):
+        evaluate(run, device="cpu")
+    found = evaluate(run, device="cpu", on_bad_image="skip")
+    assert (found["n_known"], found["skipped"]["target"]) == (17, ["wood/dot/001.png"])
+    with pytest.raises(OpenDGError, match="no --on-bad-image 'ignore'"):
+        evaluate(run, device="cpu", on_bad_image="ignore")
+
+
+def test_data_that_have_moved_are_asked_for(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "signs", each=6)
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2)).path
+    tree.rename(tmp_path / "elsewhere")
+    with pytest.raises(OpenDGError, match="The images of the run are no longer in .*signs.: give .* with --root"):
+        evaluate(run, device="cpu")
+    assert evaluate(run, device="cpu", root=tmp_path / "elsewhere")["n_known"] == 18
 
 
 @pytest.mark.parametrize("broken", ["known", "unknown"])

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from opendg.methods.base import State
-from opendg.methods.chance import beta, dirichlet, normal, on_host, permutation, uniform
+from opendg.methods.chance import beta, dirichlet, on_host, permutation, uniform
 from small import small_state
 
 MANY = 20_000
 DRAWS: dict[str, tuple[Callable[[State], Tensor], float, float]] = {  # each with its mean and variance
     "uniform": (lambda state: uniform(state, MANY), 1 / 2, 1 / 12),
-    "normal": (lambda state: normal(state, MANY), 0, 1),
     "beta(2, 6)": (lambda state: beta(state, 2.0, 6.0, MANY), 1 / 4, 1 / 48),
     "beta(0.1, 0.1)": (lambda state: beta(state, 0.1, 0.1, MANY), 1 / 2, 1 / 4.8),
     "dirichlet(0.6, 0.2, 0.2)": (lambda state: dirichlet(state, [0.6, 0.2, 0.2], MANY)[:, 0], 0.6, 0.12),

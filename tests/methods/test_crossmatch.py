@@ -72,6 +72,14 @@ def test_a_step_of_the_ascent_by_hand() -> None:
             torch.testing.assert_close(found[i if kind == "known" else i + 3], x[0].detach())
 
 
+def test_an_image_without_a_slope_stays_where_it_is() -> None:
+    network, _ = pair(CrossMatch())
+    torch.nn.init.zeros_(network.backbone.net[0][0].weight)  # blind: no pixel changes what it says
+    images = domain_episode().images[:3]
+    found = CrossMatch().ascend(network, images, torch.tensor([0, 1, 2]))
+    assert torch.equal(found, images.repeat(2, 1, 1, 1))
+
+
 def test_unknown_like_images_are_claimed_less() -> None:
     method = CrossMatch(CrossMatch.Config(ascent=15, distance=0.1))
     network, _ = pair(CrossMatch())

@@ -149,7 +149,19 @@ def test_domain_order_random_visits_all_in_no_fixed_order() -> None:
     assert held != [step % 3 for step in range(60)]
 
 
-def test_c2_is_redrawn_when_a_cell_is_empty() -> None:
+def test_c2_is_redrawn_while_a_task_has_no_image() -> None:
+    """Domain 0 lacks half of the classes: where both of C2 are among them, it has no image for F2 or G2."""
+    filled = [(d, c) for d in range(3) for c in range(6) if d or c > 2]
+    domain, label = (np.repeat(column, 4) for column in np.array(filled).T)
+    pool = Pool(domain, label, 3, 6)
+    for step in range(60):
+        random = np.random.default_rng(step)
+        for task in MEDIC().tasks(pool, 4, step, random):
+            assert pool.can_draw(task)
+            assert set(label[pool.draw(task, random)].tolist()) <= set(task.classes)
+
+
+def test_a_domain_of_one_class_still_fills_its_tasks() -> None:
     domain = np.array([0, 0, 1, 1, 2] * 4)
     label = np.array([0, 1, 0, 1, 0] * 4)  # domain 2 has class 0 alone, so no split of two classes can serve G1 and G2
     pool = Pool(domain, label, 3, 2)

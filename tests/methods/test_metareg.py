@@ -51,7 +51,7 @@ def test_unrolled_steps_are_steps_of_gradient_descent() -> None:
 
 def test_slope_of_phi_by_finite_differences() -> None:
     """d/dphi of CE_b after training head a with R_phi, each entry moved by hand."""
-    method, classifier, state = made(steps=5, alpha=0.2, meta=1.0)
+    method, classifier, state = made(steps=5, alpha=0.2, meta=0.9)
     state.own["phi"].uniform_(0.1, 0.3)
     before = state.random.get_state()
     phi, episode = state.own["phi"].clone(), domain_episode()
@@ -147,7 +147,7 @@ def test_the_network_starts_anew_and_phi_stays() -> None:
 
 
 def test_phi_is_never_negative() -> None:
-    method, classifier, state = made(eta=10.0, meta=1.0)
+    method, classifier, state = made(eta=10.0, meta=0.9)
     for _ in range(5):
         list(method.step(classifier, domain_episode(), state))
         assert float(state.own["phi"].min()) == 0

@@ -170,6 +170,14 @@ def test_processes_cluster_the_same_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(first, (rows[0] + rows[1]) / 2, rtol=1e-5, atol=1e-6)
 
 
+def test_more_clusters_than_images_are_refused() -> None:
+    method = MMLD(MMLD.Config(clusters=12))
+    network, _ = pair(method)
+    assert len(method.state(network, full_pool(2, 3, 2))["clusters"]) == 12
+    with pytest.raises(OpenDGError, match="cannot deal 6 training images into 12 clusters: set fewer clusters"):
+        method.state(network, full_pool(2, 3, 1))
+
+
 def test_interval_and_rates_follow_the_settings() -> None:
     method = make_method("mmld", {"interval": "70", "rate": 10})
     assert (method.interval, MMLD.interval) == (70, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -109,10 +110,11 @@ def start(name: str, tree: Path, out: Path, sources: int = 3, **asked: Any) -> R
         "augment": "none",
         "precision": "fp32",
         "backbone": carrier(name),
+        "chosen": dict(SHORT.get(name, {})),
     } | asked
     return train(
         name, str(tree), DOMAINS[-1], out=out, device="cpu", known=4, sources=list(DOMAINS[:sources]),
-        weights="none", chosen=dict(SHORT.get(name, {})), **options,
+        weights="none", **options,
     )  # fmt: skip
 
 
@@ -173,12 +175,20 @@ def some_tasks(name: str, pool: Pool, batch: int) -> list[list[Task]]:
 
 @ALL
 def test_one_source_is_enough_or_refused(name: str, tree: Path, tmp_path: Path) -> None:
-    if METHODS[name].min_sources > 1:
+    if make_method(name).min_sources > 1:
         with pytest.raises(OpenDGError, match=r"needs \d or more source domains"):
             start(name, tree, tmp_path / "run", sources=1, iterations=2)
         assert not (tmp_path / "run").exists()
     else:
         assert start(name, tree, tmp_path / "run", sources=1, iterations=2).finished
+
+
+def test_how_many_sources_it_takes_follows_the_split_of_domains(tree: Path, tmp_path: Path) -> None:
+    chosen = {"domain_split": False}
+    assert start("medic", tree, tmp_path / "medic", sources=1, iterations=2, chosen=chosen).finished
+    with pytest.raises(OpenDGError, match="Class-wise meta-learning needs 2 or more source domains"):
+        start("classwise", tree, tmp_path / "classwise", sources=1, iterations=2, chosen={"domain_split": True})
+    assert {make_method(name).min_sources for name in ("medic", "mldg", "medic++", "arith", "ebil-hads")} == {2}
 
 
 @ALL
@@ -240,6 +250,67 @@ def test_config_is_frozen_and_has_defaults(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, fields[0].name, None)
     assert make_method(name, {f.name: str(f.default) for f in fields}).config == config  # as `--set` brings them
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "expected"),
+    [
+        ("rsc", {"images": "0.5"}, (0.5,)),
+        ("rsc", {"images": "0,0.5"}, (0.0, 0.5)),
+        ("rsc", {"images": [0]}, (0.0,)),
+        ("mixstyle", {"stages": "1"}, ("1",)),
+        ("mixstyle", {"stages": "1,2"}, ("1", "2")),
+        ("mixstyle", {"stages": "['stem', 1]"}, ("stem", "1")),
+        ("mixstyle", {"stages": [1, "2"]}, ("1", "2")),
+    ],
+)
+def test_a_list_may_be_one_value_and_numbers_are_its_kind(
+    name: str, setting: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    found = getattr(make_method(name, setting).config, next(iter(setting)))
+    assert found == expected
+    assert list(map(type, found)) == list(map(type, expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "sentence"),
+    [
+        ("rsc", {"images": "('a', 0.5)"}, r"--set images=\('a', 0.5\) does not fit: a list of numbers, .*expected\.$"),
+        ("rsc", {"images": "true"}, "a list of numbers"),
+        ("rsc", {"images": None}, "a list of numbers"),
+        ("rsc", {"images": {"a": 1}}, "a list of numbers"),
+        ("mixstyle", {"stages": "1.5"}, "--set stages=1.5 does not fit: a list of texts"),
+        ("mixstyle", {"stages": [True]}, "a list of texts"),
+        ("mixstyle", {"stages": "none"}, "a list of texts"),
+    ],
+)
+def test_a_list_of_another_kind_is_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=sentence):
+        make_method(name, setting)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "sentence"),
+    [
+        ("metareg", {"meta": "1"}, "meta is 1.0 and must be below 1"),
+        ("metareg", {"meta": "-0.1"}, "meta is -0.1 and must be 0 or more"),
+        ("metareg", {"meta": math.nan}, "meta is nan and must be 0 or more"),
+        ("metareg", {"steps": "0"}, "steps is 0 and must be 1 or more"),
+        ("swad", {"tolerance": "0.9"}, "tolerance is 0.9 and must be 1 or more"),
+        ("arpl", {"temperature": "0"}, "temperature is 0.0 and must be above 0"),
+        ("arpl", {"temperature": "-1"}, "temperature is -1.0 and must be above 0"),
+        ("selfreg", {"beta": "0"}, "beta is 0.0 and must be above 0"),
+        ("daml", {"own": "0"}, "own is 0.0 and must be above 0"),
+        ("daml", {"other": "-0.2"}, "other is -0.2 and must be above 0"),
+        ("daml", {"temperature": "0"}, "temperature is 0.0 and must be above 0"),
+        ("ebil-hads", {"dropout": "1"}, "dropout is 1.0 and must be below 1"),
+        ("ebil-hads", {"dropout": "-0.1"}, "dropout is -0.1 and must be 0 or more"),
+        ("mvdg", {"scale": math.nan}, "scale is nan and must be above 0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OpenDGError, match=rf"^The settings of {name} do not fit: {re.escape(sentence)}\.$"):
+        make_method(name, setting)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in METHODS if METHODS[name].authors))

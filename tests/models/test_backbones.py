@@ -13,6 +13,7 @@ from torch import nn
 
 from opendg.errors import OpenDGError
 from opendg.models.backbones import Input, build_backbone, fingerprint
+from opendg.models.stages import shapes
 
 
 def parameters(module: nn.Module) -> int:
@@ -46,8 +47,10 @@ def test_convnet_stages_halve_the_map() -> None:
     [
         ("resnet18.tv_in1k", 512, ["stem", "1", "2", "3", "4"]),
         ("resnet50.tv_in1k", 2048, ["stem", "1", "2", "3", "4"]),
-        ("legacy_seresnet18", 512, ["1", "2", "3", "4", "5"]),  # a layer4 like a ResNet's, and no maxpool
-        ("mobilenetv3_small_050", 1024, ["1", "2", "3", "4", "5"]),
+        ("legacy_seresnet18", 512, ["stem", "1", "2", "3", "4"]),  # a layer4 like a ResNet's, and no maxpool
+        ("mobilenetv3_small_050", 1024, ["stem", "1", "2", "3", "4"]),
+        ("convnext_atto", 320, ["1", "2", "3", "4"]),
+        ("dla46_c", 256, ["1", "2", "3", "4", "5", "6"]),
         ("vit_tiny_patch16_224", 192, [str(number) for number in range(1, 13)]),
     ],
 )
@@ -58,6 +61,21 @@ def test_timm_names(name: str, width: int, stages: list[str]) -> None:
     assert all(backbone.get_submodule(place) is not None for place in backbone.stages.values())
     with torch.no_grad():
         assert backbone(torch.zeros(1, 3, *backbone.input.size)).shape == (1, width)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18", "legacy_seresnet18", "regnetx_002", "resnetv2_50", "repvgg_a0", "densenet121",
+        "mobilenetv3_small_050", "efficientnet_lite0", "test_byobnet", "test_nfnet", "convnext_atto",
+    ],
+)  # fmt: skip
+def test_a_stage_is_as_deep_in_every_network(name: str) -> None:
+    """Methods name stages by a ResNet's numbers: maps of 1/4, 1/8, 1/16 and 1/32 of the image's side."""
+    backbone = build_backbone(name)
+    side = backbone.input.size[0]
+    found = {stage: round(side / height) for stage, (_, height, _) in shapes(backbone).items() if stage != "stem"}
+    assert found == {"1": 4, "2": 8, "3": 16, "4": 32}
 
 
 def test_the_input_is_that_of_the_weights() -> None:

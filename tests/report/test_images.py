@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from opendg.errors import OpenDGError
 from opendg.predictions import Predictions
-from opendg.report.images import read_images
+from opendg.report.images import _sample, read_images
 from opendg.report.records import Entry, find_records
 
 
@@ -56,6 +57,14 @@ def test_the_plane_shows_unknown_images_and_the_same_ones_for_every_run(runs: Pa
         assert (~images.known[rows]).sum() == 12  # 40 % of 30, of 16
         planes.append(images.keys[rows].tolist())
     assert planes[0] == planes[1]
+
+
+def test_unknown_images_take_what_the_known_ones_leave(run: Path) -> None:
+    target = Predictions.load(run / "target-selected.npz")
+    few = replace(target, label=np.where(np.arange(64) < 4, 0, -1))
+    rows = _sample(few, 30)
+    assert (len(rows), few.known[rows].sum()) == (30, 4)
+    assert len(_sample(replace(target, label=np.full(64, -1)), 30)) == 30
 
 
 def test_all_images_are_shown_where_there_are_few(runs: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from opendg.cli import main
 from opendg.errors import OpenDGError
-from opendg.report.build import write_report
+from opendg.report.build import _true_class, write_report
 from opendg.report.page import SCRIPTS, STYLES, as_json, assemble
 from tests.report.conftest import TRAINED
 from tests.report.pages import data_of, record_of, run_of, unpack
@@ -113,6 +113,23 @@ def test_what_is_shown_of_an_image_is_so(runs: Path, page: Path) -> None:
     assert {shown["classes"][at] for at in shown["mistakes"]["cls"]["unknown"]} == {"ring"}
     values = unpack(shown["values"]["cls"], "<f4")
     assert np.all((values > 0) & (values <= 1))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("photo/cat/1.png", "cat"),
+        ("photo/photo/1.png", "photo"),
+        ("cat/val/photo/1.png", "photo"),  # as in Digits-DG
+        ("cat/train/1.png", "train"),
+        ("photo/dog/cat", "unknown"),  # a stranger's
+        ("cat", "unknown"),
+    ],
+)
+def test_an_unknown_image_is_of_the_class_whose_folder_it_lies_in(key: str, name: str) -> None:
+    entry = {"known": ["dog", "bird"], "unknown": ["photo", "cat", "train"]}
+    assert _true_class(entry, -1, key) == name
+    assert _true_class(entry, 1, key) == "bird"
 
 
 def test_a_run_with_two_records_gives_two_rows(runs: Path, tmp_path: Path) -> None:

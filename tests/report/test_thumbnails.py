@@ -52,6 +52,22 @@ def test_runs_on_one_target_share_their_thumbnails(runs: Path) -> None:
     assert len(thumbnails.images) == 16
 
 
+def test_images_of_one_key_and_other_pixels_do_not_share_a_thumbnail(
+    runs: Path, moved: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Two datasets of the same names and sizes, on one page."""
+    run, data = moved
+    keys = keys_of(run)[:8]
+    size = (data / keys[3]).stat().st_size
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "red.png")
+    (data / keys[3]).write_bytes((tmp_path / "red.png").read_bytes().ljust(size, b"\0"))
+    thumbnails = Thumbnails()
+    first, second = thumbnails.of(runs / "erm-wood", keys), thumbnails.of(run, keys)
+    assert [one == other for one, other in zip(first, second, strict=True)] == [True] * 3 + [False] + [True] * 4
+    red = np.asarray(Image.open(BytesIO(base64.b64decode(thumbnails.images[second[3]]))))
+    assert abs(red - np.array([255.0, 0, 0])).max() < 16
+
+
 def test_large_images_shrink_and_keep_their_proportions() -> None:
     data = BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 200, 3), dtype=np.uint8)).save(data, "PNG")
@@ -60,12 +76,13 @@ def test_large_images_shrink_and_keep_their_proportions() -> None:
     assert small.format == "WEBP"
 
 
-def test_other_images_are_not_taken_for_those_of_the_run(moved: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(("name", "part"), [("cross", "test-known"), ("ring", "test-unknown")])
+def test_other_images_are_not_taken_for_those_of_the_run(moved: tuple[Path, Path], name: str, part: str) -> None:
     run, data = moved
     assert NONE not in Thumbnails().of(run, keys_of(run))
-    with (data / keys_of(run)[3]).open("ab") as file:
+    with (data / "wood" / name / "003.png").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(OpenDGError, match="test-known images found are not those of the run"):
+    with pytest.raises(OpenDGError, match=f"The {part} images found are not those of the run"):
         Thumbnails().of(run, keys_of(run))
 
 

@@ -35,7 +35,6 @@ def some_predictions(n: int = 4, ova: bool = True) -> Predictions:
         keys=np.array([f"d/é{i}.png" for i in range(n)]), domain=np.array(["d"] * n), label=np.arange(n) - 1,
         features=random.normal(size=(n, 5)).astype(np.float32), logits=random.normal(size=(n, 3)).astype(np.float32),
         ova=random.normal(size=(n, 2, 3)).astype(np.float32) if ova else None,
-        extra={"evidence": np.ones((n, 3), dtype=np.float32)} if ova else None,
     )  # fmt: skip
 
 
@@ -236,10 +235,8 @@ def test_predictions_survive_a_file(tmp_path: Path, ova: bool) -> None:
     for name in ("keys", "domain", "label", "features", "logits"):
         assert np.array_equal(getattr(after, name), getattr(before, name))
     assert (after.ova is None) == (not ova)
-    assert (after.extra is None) == (not ova)
     if ova:
         assert np.array_equal(after.ova, before.ova)
-        assert list(after.extra) == ["evidence"]
 
 
 class Bomb:

@@ -14,7 +14,7 @@ from opendg.errors import OpenDGError
 from opendg.scores import make_score
 from opendg.scores.openmax import SHIFT, fit_tail, tail_cdf
 from opendg.scores.vim import principal
-from tests.scores.clusters import CLASSES, from_logits, make_head, make_predictions
+from tests.scores.clusters import CLASSES, from_logits, make_head, make_predictions, outputs
 
 LOGITS = arrays(np.float32, (5, 3), elements=st.floats(-20, 20, width=32))
 SOURCE = make_predictions(300, seed=1)
@@ -143,6 +143,19 @@ def test_vim_by_projections() -> None:
     energy = make_score("energy")(IMAGES)
     expected = energy - scale * np.array([outside(image) for image in IMAGES.features.astype(float)])
     np.testing.assert_allclose(make_score("vim").fit(SOURCE, head)(IMAGES), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("span", "left"), [(1, False), (11, False), (12, True), (20, True)])
+def test_vim_without_a_residual(span: int, left: bool) -> None:
+    """12 of the 24 dimensions are the main ones; the origin of the head adds one to those that features span."""
+    basis = np.random.default_rng(0).normal(size=(span, SOURCE.features.shape[1]))
+    mixed = SOURCE.features[:, :span] @ basis
+    source = outputs(mixed.astype(np.float32), SOURCE.label)
+    if left:
+        assert np.abs(make_score("vim").fit(source, make_head())(source)).max() < 1e3
+    else:
+        with pytest.raises(OpenDGError, match="span no more than the 12 dimensions .* 'vim' cannot be fitted"):
+            make_score("vim").fit(source, make_head())
 
 
 @pytest.mark.parametrize(

@@ -309,3 +309,11 @@ def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch
     assert run.path == Path("runs/signs-wood+ink-erm-3")
     assert run.config["protocol"]["targets"] == ("wood", "ink")
     assert np.isin(["commit", "command", "created", "machine", "versions"], list(run.config)).all()
+
+
+@pytest.mark.parametrize("inside", ["runs/one", "wood/run"])
+def test_a_run_among_the_data_is_refused(tree: Path, inside: str) -> None:
+    """It would be taken for a domain, by its own evaluation too."""
+    with pytest.raises(OpenDGError, match="would lie in the folder of the data: give another place with --out"):
+        opendg.train("erm", data=str(tree), out=tree / inside, **quick())
+    assert not (tree / inside).exists()

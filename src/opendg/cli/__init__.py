@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -76,6 +77,8 @@ def main() -> None:
     """Run a command; an error is one sentence and exit code 2."""
     # Threads of torch that wait for one another do so asleep: spinning, they are ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may hold what stdout cannot encode: shown as \xe4
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except OpenDGError as error:

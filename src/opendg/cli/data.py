@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from opendg.cli.show import say, table
+from opendg.errors import typed
 
 LISTED = 12  # so many classes are counted one by one
 
@@ -27,7 +28,11 @@ def fetch(
     from opendg.data.fetch import fetch as fetch_dataset
 
     where = fetch_dataset(name, to)
-    say({"dataset": name, "folder": str(where)}, f"{name} lies in {where}\nNext: opendg data check {where}", json_)
+    say(
+        {"dataset": name, "folder": str(where)},
+        f"{name} lies in {where}\nNext: opendg data check {typed(where)}",
+        json_,
+    )
 
 
 @app.command()

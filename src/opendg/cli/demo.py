@@ -11,6 +11,7 @@ import typer
 
 from opendg.cli.evaluate import percent
 from opendg.cli.show import Progress, say, table
+from opendg.errors import typed
 
 METHODS = {"medic": {}, "erm": {"ova": True}}  # ERM gets the same one-vs-all head, so that both can be read both ways
 
@@ -61,7 +62,7 @@ def _show(records: dict[str, dict[str, Any]], target: str, folder: Path) -> None
     program = "opendg" if shutil.which("opendg") else sys.argv[0]  # it is not on the path where `make demo` runs it
     typer.echo(f"Runs and the figure oscr.png are in {folder}")
     typer.echo(
-        f"Next: {program} evaluate {folder / 'medic'}; then your own: {program} train medic --data FOLDER "
+        f"Next: {program} evaluate {typed(folder / 'medic')}; then your own: {program} train medic --data FOLDER "
         "--target DOMAIN"
     )
 

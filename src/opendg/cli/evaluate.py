@@ -21,6 +21,7 @@ def command(
         str | None, typer.Option(help="selected or averaged; default: averaged where the run has them.")
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the dataset lies now, if it has moved.")] = None,
+    on_bad_image: Annotated[str | None, typer.Option(help="error or skip; default: as in training.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the OSCR curves here (PNG, and SVG beside it).")
@@ -37,7 +38,7 @@ def command(
 
     if figure is not None:
         check_figure(figure)
-    record = evaluate(run, scores=score, weights=weights, root=root, device=device)
+    record = evaluate(run, scores=score, weights=weights, root=root, device=device, on_bad_image=on_bad_image)
     drawn = draw_oscr([run], figure) if figure is not None else []
     if json_:
         say(record, "", True)

@@ -77,10 +77,11 @@ def _watched(found: Iterator[Prediction], total: int, progress: Progress) -> Ite
 
 def _csv(found: Iterator[Prediction], out: TextIO) -> int:
     """A row for each image as it comes; how many are broken."""
-    writer, broken = csv.writer(out), 0
+    writer, broken = csv.writer(out, lineterminator="\n"), 0
     writer.writerow(["image", "label", "closest", "confidence", "error"])
     for p in found:
         writer.writerow([p.image, p.label, p.closest, p.confidence, p.error or ""])
+        out.flush()  # who reads along has it now, not some thousand bytes later
         broken += _report(p)
     return broken
 

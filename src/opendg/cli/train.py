@@ -11,6 +11,7 @@ import typer
 
 from opendg.cli.show import Progress, say, speaks, tell_left_out
 from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, refuse_idle, require, settings
+from opendg.errors import typed
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
@@ -158,7 +159,8 @@ def _tell(runs: list[Run], records: dict[Path, dict[str, Any]], several: bool, j
         {"run": str(run.path)} | ({"record": records[run.path]} if run.path in records else {}) for run in runs
     ]
     told = "\n".join(f"Run: {run.path}" for run in runs)
-    next_ = f"report {runs[0].path.parent} --out report.html" if records else f"evaluate {runs[0].path}"
+    first = runs[0].path
+    next_ = f"report {typed(first.parent)} --out report.html" if records else f"evaluate {typed(first)}"
     say(found if several else found[0], f"{told}\nNext: opendg {next_}", json_)
 
 

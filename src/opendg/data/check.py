@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from opendg.data.decode import BrokenImage, decode
 from opendg.data.entries import DATASETS, Dataset, get, plain
 from opendg.data.index import TRAIN, VAL, Index, Place
 from opendg.data.progress import bar
 from opendg.data.splits import with_lists
-from opendg.data.tree import scan
+from opendg.data.tree import SUFFIXES, is_image, scan, walk
 from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
 
 JOB = 64  # images a worker is given at a time
+SHOWN = 10  # pictures that lie in several places, told one by one
+UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw")
+ARCHIVES = (".tar", ".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".rar", ".7z")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Report:
     val: dict[str, int]  # ... and to validation
     unreadable: dict[str, str]  # key -> why
     duplicates: list[list[str]]  # keys with the same bytes, in more than one domain or class
-    repeats: list[list[str]]  # the same within one domain and class: odd, but no harm to a result
+    repeats: list[list[str]]  # the same within one domain and class
     problems: list[str] = field(default_factory=list)  # a sentence each
 
     @property
@@ -66,8 +70,13 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
     totals, cells = _expectation(entry, counts) if entry else ({}, {})
     problems += _count_problems(entry, counts, totals, cells) if entry else []
     problems += _alike("domains", index.domains) + _alike("classes", index.classes)
+    problems += _unsayable("domain", index.domains) + _unsayable("class", index.classes)
+    problems += _passed_over(Path(root), index)
     problems += [f"{key} is unreadable: {why}." for key, why in unreadable.items()]
-    problems += [f"The same image {len(group)} times: {', '.join(group)}." for group in across[True]]
+    problems += [f"The same image {len(group)} times: {', '.join(group)}." for group in across[True][:SHOWN]]
+    if len(across[True]) > SHOWN:
+        problems.append(f"Images in several places beside these {SHOWN}: {len(across[True]) - SHOWN} more.")
+    problems += _leaks(index, across[False])
     return Report(
         root=str(root),
         dataset=index.dataset,
@@ -85,15 +94,57 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
 
 
 def _alike(what: str, names: Sequence[str]) -> list[str]:
-    """Names that differ in case, blanks, - and _ only, as when two people have made the folders."""
+    """Names that differ in case, blanks, - and _ only, or in how an accent is written: two people made the folders."""
     groups = defaultdict[str, list[str]](list)
     for name in names:
         groups[plain(name)].append(name)
     return [
-        f"The {what} {' and '.join(map(repr, group))} look like one: give their folders the same name, if they are."
+        f"The {what} {' and '.join(map(told, group))} look like one: give their folders the same name, if they are."
         for group in groups.values()
         if len(group) > 1
+        for told in [ascii if len({normalize("NFC", name) for name in group}) == 1 else repr]
     ]
+
+
+def _unsayable(what: str, names: Sequence[str]) -> list[str]:
+    """Names that --target, --known and the like would take for two."""
+    return [
+        f"The {what} {name!r} has a comma, which parts names in commands: rename its folder."
+        for name in names
+        if "," in name
+    ]
+
+
+def _passed_over(root: Path, index: Index) -> list[str]:
+    """What lies there and is not read, though somebody may think that it is: other kinds, other places, archives."""
+    taken = set(index.keys)
+    found = [key.removeprefix("/") for key, _ in walk(root, "")]
+    loose = [key for key in found if is_image(key.rpartition("/")[2]) and key not in taken]
+    others = [key for key in found if key.lower().endswith(UNREAD)]
+    packed = [key for key in found if "/" not in key and key.lower().endswith(ARCHIVES) and not key.endswith(".tar")]
+    told = {
+        "they lie beside the class folders": loose,
+        f"only {', '.join(SUFFIXES)} are read": others,
+        "a domain is a folder or an uncompressed .tar": packed,
+    }
+    return [f"Left out, for {why}: {_some(keys)}." for why, keys in told.items() if keys]
+
+
+def _leaks(index: Index, repeats: list[list[str]]) -> list[str]:
+    """Copies of an image that may be trained on and validated with."""
+    part = dict(zip(index.keys, index.part.tolist(), strict=True))
+    leaking = [group for group in repeats if {part[key] for key in group} not in ({TRAIN}, {VAL})]
+    if not leaking:
+        return []
+    return [
+        "The same image more than once in a class, so that copies may be trained on and validated with: "
+        f"{', '.join(leaking[0])}{f' ... ({len(leaking)} such images)' if len(leaking) > 1 else ''}."
+    ]
+
+
+def _some(keys: list[str]) -> str:
+    """A few of them, and how many there are."""
+    return ", ".join(sorted(keys)[:3]) + (f" ... ({len(keys)} in all)" if len(keys) > 3 else "")
 
 
 def _contents(index: Index, progress: bool) -> tuple[dict[str, str], list[list[str]]]:

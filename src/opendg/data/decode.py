@@ -5,7 +5,8 @@ What is decided here, and for every image alike:
 - The EXIF orientation is applied: a photograph stands as its camera saw it.
 - Transparent images are laid on white. Colour profiles are left aside, as the pretrained backbones were trained.
 - Greys of 16 bits are scaled to 8 (65535 becomes 255), and those of 32 bits are read on the same scale.
-  Floating-point greys are taken as 0..1 when none is above 1, else as 0..255.
+  Floating-point greys are taken as 0..1 when none is above 1, as 0..255 when none is above 255, else as 0..65535;
+  what is not finite has no say in that: infinity is white, minus infinity and what is no number black.
 - Of several frames the first counts.
 - An image that ends too early is broken, never filled up; so is one of more than `MOST_PIXELS` pixels, which a few
   bytes of a hostile file can claim.
@@ -23,7 +24,7 @@ from PIL import Image, ImageCms, ImageFile
 
 from opendg.errors import OpenDGError
 
-DECODER = f"1, Pillow {PIL.__version__}"  # to be raised when a change here changes pixels: caches are keyed by it
+DECODER = f"2, Pillow {PIL.__version__}"  # to be raised when a change here changes pixels: caches are keyed by it
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")  # by content; a wrong suffix does no harm
 MOST_PIXELS = 89_478_485  # Pillow's own mark: a quarter of a gigabyte as RGB
 
@@ -137,12 +138,13 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(grey: NDArray[np.generic]) -> NDArray[np.uint8]:
-    values = np.nan_to_num(grey.astype(np.float64), posinf=255.0, neginf=0.0)
-    if np.issubdtype(grey.dtype, np.integer):
+    values = grey.astype(np.float64)
+    top = values.max(where=np.isfinite(values), initial=0)
+    if np.issubdtype(grey.dtype, np.integer) or top > 2 * 255:  # a little above 255 is an overshoot, and is cut
         values /= 257
-    elif values.max() <= 1:
+    elif top <= 1:
         values *= 255
-    return values.round().clip(0, 255).astype(np.uint8)
+    return np.nan_to_num(values, posinf=255, neginf=0).round().clip(0, 255).astype(np.uint8)
 
 
 def _from_lab(image: Image.Image) -> Image.Image:

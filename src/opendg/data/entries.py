@@ -6,6 +6,7 @@ The images themselves are found and listed by `catalog.open_dataset`.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -215,7 +216,7 @@ def get(name: str) -> Dataset:
 @cache
 def plain(name: str) -> str:
     """The letters and digits of a name: "Real World", "Real_World" and "RealWorld" are one domain."""
-    return re.sub(r"[\s_-]+", "", name.casefold())
+    return re.sub(r"[\s_-]+", "", unicodedata.normalize("NFC", name).casefold())
 
 
 def recognise(domains: Iterable[str], classes: Iterable[str]) -> str | None:

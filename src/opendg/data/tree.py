@@ -11,6 +11,7 @@ A domain that lies there both as a folder with images and as a tar is read from 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tarfile
@@ -25,7 +26,7 @@ from opendg.data.entries import recognise
 from opendg.data.index import NO_PART, TRAIN, VAL, Index
 from opendg.errors import OpenDGError, unreadable
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 PARTS = {"train": TRAIN, "val": VAL, "crossval": VAL}
 LAYOUT = "expected DOMAIN/CLASS/IMAGE or DOMAIN/{train,val}/CLASS/IMAGE"
 
@@ -83,7 +84,7 @@ def _domains(root: Path) -> dict[str, list[_Image]]:
     """Domain -> its images, from folders and from tars."""
     entries = _entries(root)
     tars = {entry.name[:-4]: Path(entry.path) for entry in entries if entry.name.endswith(".tar") and entry.is_file()}
-    folders = {entry.name: Path(entry.path) for entry in entries if entry.is_dir()}
+    folders = {entry.name: Path(entry.path) for entry in entries if _is_folder(entry)}
     found = {name: _folder_images(folder) for name, folder in folders.items()}
     found = {name: images for name, images in found.items() if images or not _is_beside(folders[name], name in tars)}
     for name, tar in tars.items():
@@ -99,7 +100,7 @@ def _domains(root: Path) -> dict[str, list[_Image]]:
 def _is_beside(folder: Path, has_tar: bool) -> bool:
     """Whether a folder without images in class folders is no domain: the empty twin of a tar, or one with texts."""
     entries = _entries(folder)
-    texts_only = bool(entries) and not any(entry.is_dir() or _is_image(entry.name) for entry in entries)
+    texts_only = bool(entries) and not any(_is_folder(entry) or is_image(entry.name) for entry in entries)
     return has_tar or texts_only
 
 
@@ -108,28 +109,52 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _is_image(name: str) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def walk(folder: Path, key: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All files under a folder, with their keys: also behind links to folders, but for one that leads back up.
+
+    Hidden files and folders are passed over.
+    """
+    status = folder.stat()
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in _entries(folder):
+        if _is_folder(entry):
+            yield from walk(folder / entry.name, f"{key}/{entry.name}", (*above, here))
+        else:
+            yield f"{key}/{entry.name}", entry
 
 
 def _folder_images(domain: Path) -> list[_Image]:
     root = domain.parent
-    return _in_classes(image for image in _walk(domain, domain.name, depth=1) if _belongs(image.key, root))
+    return _in_classes(image for image in _images(domain) if _belongs(image.key, root))
 
 
-def _walk(folder: Path, key: str, depth: int) -> Iterator[_Image]:
-    """All images under `folder`, one level deeper than any layout goes, so that what lies too deep is noticed."""
-    for entry in _entries(folder):
-        if _is_image(entry.name) and not entry.is_dir():
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # a link to nothing: an image without bytes
-                yield _Image(f"{key}/{entry.name}", 0, 0, (0, 0))
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield _Image(f"{key}/{entry.name}", 0, status.st_size, _modified(status))
-        elif depth < 4 and entry.is_dir():
-            yield from _walk(folder / entry.name, f"{key}/{entry.name}", depth + 1)
+def _images(domain: Path) -> Iterator[_Image]:
+    """All images of a domain's folder, however deep, so that what lies too deep is noticed."""
+    for key, entry in walk(domain, domain.name):
+        if not is_image(entry.name):
+            continue
+        try:
+            status = entry.stat()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            yield _Image(key, 0, 0, (0, 0))  # a link to nothing: an image without bytes
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield _Image(key, 0, status.st_size, _modified(status))
 
 
 def _modified(status: os.stat_result) -> tuple[int, int]:
@@ -160,7 +185,7 @@ def _tar_images(tar: Path, size: int, modified: tuple[int, int]) -> list[_Image]
 def _member_key(tar: Path, member: tarfile.TarInfo) -> str | None:
     """The key of an image in a tar, None for what is no image. A tar is a stranger's: its names are not trusted."""
     names = [name for name in member.name.split("/") if name not in ("", ".")]
-    if member.isdir() or not names or not _is_image(names[-1]):
+    if member.isdir() or not names or not is_image(names[-1]):
         return None
     if member.name.startswith("/") or ".." in names or "\\" in member.name:
         raise OpenDGError(f"{tar} is refused, for its member {member.name!r} leads out of the folder: pack it again.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from io import IOBase
+from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from opendg.data.decode import decode, resize
-from opendg.data.tree import SUFFIXES
-from opendg.errors import OpenDGError, unreadable
+from opendg.data.tree import is_image, walk
+from opendg.errors import OpenDGError, typed, unreadable
 from opendg.evaluation.evaluate import predict_source
 from opendg.evaluation.metrics import accepting_threshold
 from opendg.methods.registry import METHODS
@@ -26,7 +28,9 @@ from opendg.runs.scores import ready_scores
 from opendg.scores.registry import usable_scores
 from opendg.training.devices import make_fabric
 
-Image = str | Path | bytes | NDArray[np.uint8]
+Image = str | Path | bytes | bytearray | memoryview | NDArray[np.uint8]
+ENCODED = (bytes, bytearray, memoryview)
+ONE = (str, PathLike, *ENCODED, np.ndarray, torch.Tensor, IOBase)  # no list of images, though Python can iterate it
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,17 @@ class Recognizer:
         """
         return float(self.score.value(np.array([self._ranked_threshold]))[0])
 
-    def predict(self, images: Image | Sequence[Image], batch: int = 64) -> list[Prediction]:
+    def predict(self, images: Image | Iterable[Image], batch: int = 64) -> list[Prediction]:
         """A Prediction for each image: paths, encoded bytes or uint8 arrays (H, W, 3). Broken ones carry an error."""
-        return list(self.stream(_listed(images), batch))
+        return list(self.stream(images, batch))
 
-    def stream(self, images: Sequence[Image], batch: int = 64) -> Iterator[Prediction]:
-        """The same, one batch at a time, for folders of any size."""
+    def stream(self, images: Image | Iterable[Image], batch: int = 64) -> Iterator[Prediction]:
+        """The same, one batch at a time, for folders of any size; no image is asked for before its batch."""
         if batch < 1:
             raise OpenDGError(f"A batch of {batch} images was asked for: give 1 or more.")
-        for start in range(0, len(images), batch):
-            part = images[start : start + batch]
-            read = [self._read(image, start + i) for i, image in enumerate(part)]
+        numbered = enumerate(_each(images))
+        while part := list(islice(numbered, batch)):
+            read = [self._read(image, number) for number, image in part]
             good = [pixels for _, pixels in read if not isinstance(pixels, str)]
             found = iter(self._decide(np.stack(good)) if good else [])
             for name, pixels in read:
@@ -96,9 +100,9 @@ class Recognizer:
                 else:
                     yield Prediction(name, *next(found))
 
-    def scores(self, images: Image | Sequence[Image]) -> NDArray[np.float64]:
+    def scores(self, images: Image | Iterable[Image]) -> NDArray[np.float64]:
         """How known each image is, as the score's value (a probability for cls and bcls). Broken images raise."""
-        read = [self._read(image, i) for i, image in enumerate(_listed(images))]
+        read = [self._read(image, i) for i, image in enumerate(_each(images))]
         if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
             raise OpenDGError(broken[0])
         if not read:
@@ -118,8 +122,8 @@ class Recognizer:
         except OpenDGError as error:
             raise OpenDGError(
                 f"The score {score!r} is fitted on the source training images, and they could not be read "
-                f"({str(error).rstrip('.')}): `opendg evaluate {run.path} --score {score} --root FOLDER` fits it where "
-                "they are now, and the run keeps it."
+                f"({str(error).rstrip('.')}): `opendg evaluate {typed(run.path)} --score {score} --root FOLDER` fits "
+                "it where they are now, and the run keeps it."
             ) from error
 
     def _decide(self, pixels: NDArray[np.uint8]) -> list[tuple[str, str, float]]:
@@ -138,7 +142,7 @@ class Recognizer:
         try:
             if isinstance(image, np.ndarray):
                 return name, resize(image, self.size)
-            data = image if isinstance(image, bytes) else Path(image).read_bytes()
+            data = bytes(image) if isinstance(image, ENCODED) else Path(image).read_bytes()
             return name, decode(data, self.size, name)
         except OpenDGError as error:
             return name, str(error)
@@ -146,10 +150,9 @@ class Recognizer:
             return name, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}."
 
 
-def _listed(images: Image | Sequence[Image]) -> Sequence[Image]:
-    """One image is a list of one."""
-    single = isinstance(images, (str, bytes)) or not isinstance(images, Sequence)
-    return [images] if single else images  # type: ignore[list-item, return-value]
+def _each(images: Image | Iterable[Image]) -> Iterable[Image]:
+    """One image is a list of one; so is what is no image, that it may be said."""
+    return images if isinstance(images, Iterable) and not isinstance(images, ONE) else [images]  # type: ignore[list-item]
 
 
 def _default_score(run: Run, val: Predictions) -> str:
@@ -171,16 +174,8 @@ def _found(path: Path) -> list[Path]:
         if not path.exists():
             raise OpenDGError(f"There is no {str(path)!r}: give image files or folders.")
         return [path]
-    found: list[Path] = []
-    for place, folders, files in os.walk(path, onerror=_raise):  # rglob would pass over what it may not read
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images = (Path(place, name) for name in files if not name.startswith("."))
-        found += (image for image in images if image.suffix.lower() in SUFFIXES and not _is_pipe(image))
-    return sorted(found)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    images = (Path(entry.path) for _, entry in walk(path, "") if is_image(entry.name))
+    return sorted(image for image in images if not _is_pipe(image))
 
 
 def _is_pipe(file: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from opendg.runs.restore import choose_weights, restore
 from opendg.runs.scores import linear_head, ready_scores
 from opendg.scores.registry import select_scores, usable_scores
 from opendg.training.devices import make_fabric
-from opendg.training.job import Job
+from opendg.training.job import Job, checked_on_bad_image
 from opendg.training.recipe import SELECTIONS
 
 PLAIN = ("cls", "bcls", "energy", "max-logit")
@@ -33,20 +34,23 @@ PLAIN = ("cls", "bcls", "energy", "max-logit")
 
 def evaluate(
     path: str | Path, *, scores: str | list[str] | None = None, weights: str | None = None,
-    root: str | Path | None = None, device: str = "auto",
+    root: str | Path | None = None, device: str = "auto", on_bad_image: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The Record of a run: what was run, with which code, and its metrics for each score.
 
     Writes `target-WEIGHTS.npz` (per-image predictions) and `evaluation-WEIGHTS.json` into the run. Scores default to
     those that need no fitting and the method's own; fitted ones look at the source training images alone, and what they
     were fitted to is kept in the run. Scores that an earlier evaluation has are evaluated again beside those asked for:
-    a record never loses one.
+    a record never loses one. What happens to images that cannot be read is as in training, unless `on_bad_image` says
+    it; the record names those that were left out.
     """
     run = Run.open(Path(path))
     which = choose_weights(run, weights)
     if scores:
         select_scores(scores)  # a name that there is not is told before anything is read
     job = Job.from_json(run.config)
+    if on_bad_image is not None:
+        job = replace(job, on_bad_image=checked_on_bad_image(on_bad_image))
     index, split = job.open_data(root)
     check_manifest(run, manifest(job.protocol, index, split))
     place = make_fabric(device).device
@@ -112,9 +116,11 @@ def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None 
     """Numbers only mean something on the files that the run was made for: all parts of them, or some."""
     for part in found["files"] if parts is None else parts:
         if found["files"][part] != run.manifest["files"].get(part):
+            moved = "give the folder of then with --root, or train anew, which takes the target as it is now"
             raise OpenDGError(
                 f"The {part} images are not those of the run ({found['images'][part]} found, "
-                f"{run.manifest['images'].get(part)} expected, by name and size): check --root."
+                f"{run.manifest['images'].get(part)} expected, by name and size): "
+                f"{moved if part.startswith('test') else 'check --root'}."
             )
 
 

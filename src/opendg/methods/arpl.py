@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode
 from opendg.methods.base import Method, State, Update, gradients
+from opendg.methods.checks import above
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
@@ -89,6 +90,9 @@ class ARPL(Method):
         temperature: float = 1.0  # T
         spread: float = 0.006  # standard deviation of the points at the start; 0.1 in the authors' code
         rate: float = 10.0  # learning rate of R, as a factor
+
+        def __post_init__(self) -> None:
+            above(self, temperature=0)
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         config = self.config

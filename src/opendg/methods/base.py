@@ -71,7 +71,7 @@ class Method:
     kind: ClassVar[str] = "baseline"
     cost: ClassVar[str] = "1x"  # of ERM's time for an iteration with the same images
     score: ClassVar[str] = "cls"  # the confidence that the method is read with
-    min_sources: ClassVar[int] = 1
+    min_sources: int = 1  # source domains that it takes; a Config may choose it
     captures: ClassVar[bool] = True  # False when the step's control flow depends on data
     compiles: ClassVar[bool] = True  # False when the backbone cannot go through torch.compile
     interval: int | None = None  # call `every` each so many iterations; a Config may choose it

@@ -19,11 +19,6 @@ def uniform(state: State, *shape: int) -> Tensor:
     return torch.rand(*shape, generator=state.random, device=state.random.device)
 
 
-def normal(state: State, *shape: int) -> Tensor:
-    """N(0, 1)."""
-    return torch.randn(*shape, generator=state.random, device=state.random.device)
-
-
 def beta(state: State, a: float, b: float, *shape: int) -> Tensor:
     """Beta(a, b) = X / (X + Y) with X ~ Gamma(a), Y ~ Gamma(b)."""
     x, y = (torch._standard_gamma(torch.full(shape, c, device=state.random.device), state.random) for c in (a, b))

@@ -10,8 +10,22 @@ def one_of(config: object, **choices: tuple[object, ...]) -> None:
             raise ValueError(f"{key} is {getattr(config, key)!r} and must be one of {', '.join(map(str, allowed))}")
 
 
-def at_least(config: object, **least: int) -> None:
+def at_least(config: object, **least: float) -> None:
     """Refuse a number that is smaller."""
     for key, smallest in least.items():
-        if getattr(config, key) < smallest:
+        if not getattr(config, key) >= smallest:
             raise ValueError(f"{key} is {getattr(config, key)} and must be {smallest} or more")
+
+
+def above(config: object, **limits: float) -> None:
+    """Refuse a number that is not larger."""
+    for key, limit in limits.items():
+        if not getattr(config, key) > limit:
+            raise ValueError(f"{key} is {getattr(config, key)} and must be above {limit}")
+
+
+def below(config: object, **limits: float) -> None:
+    """Refuse a number that is not smaller."""
+    for key, limit in limits.items():
+        if not getattr(config, key) < limit:
+            raise ValueError(f"{key} is {getattr(config, key)} and must be below {limit}")

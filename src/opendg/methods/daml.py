@@ -41,6 +41,7 @@ from torch import Tensor, nn
 from opendg.episodes import Episode, Pool, Task
 from opendg.methods.base import Authors, Method, State, Update
 from opendg.methods.chance import dirichlet, permutation
+from opendg.methods.checks import above
 from opendg.methods.erm import image_losses
 from opendg.methods.medic import meta_update, sides
 from opendg.models.backbones import Backbone
@@ -91,6 +92,9 @@ class DAML(Method):
         other: float = 0.2  # Dirichlet parameter of the other domains; that of the own one in meta-test
         ova: bool = False  # add the one-vs-all heads and their loss
         ova_scale: float = 0.5  # 0.5 as coded by MEDIC's authors, 1 as in their Eq. 7
+
+        def __post_init__(self) -> None:
+            above(self, temperature=0, own=0, other=0)
 
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
         """A task for each domain, twice: meta-train, meta-test."""

@@ -48,7 +48,7 @@ from opendg.errors import OpenDGError
 from opendg.losses import cross_entropy
 from opendg.methods.base import Authors, State, Survey, Update, gradients, mean_over_processes, split_by_name
 from opendg.methods.chance import on_host
-from opendg.methods.checks import at_least
+from opendg.methods.checks import at_least, below
 from opendg.methods.erm import image_losses
 from opendg.methods.medic import MEDIC, meta_update, sides
 from opendg.models.backbones import Backbone
@@ -146,9 +146,8 @@ class EBiLHaDS(MEDIC):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            at_least(self, interval=1, look=1)
-            if not 0 <= self.dropout < 1:
-                raise ValueError(f"dropout is {self.dropout} and must be at least 0 and below 1")
+            at_least(self, interval=1, look=1, dropout=0)
+            below(self, dropout=1)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,7 +49,6 @@ class MEDIC(Method):
     kind = "meta-learning"
     cost = "1.3x; order 2: 5x compiled, 7x not"
     score = "bcls"
-    min_sources = 2
     authors: ClassVar[Authors | None] = Authors(recipe={"lr": 5e-4}, settings={"order": 2, "batchnorm": "per-task"})
 
     @dataclass(frozen=True)
@@ -69,6 +68,10 @@ class MEDIC(Method):
             one_of(self, order=(1, 2), domain_order=("cycle", "random"), batchnorm=("merged", "per-task", "frozen"))
             if self.shared and not self.ova:
                 raise ValueError("shared=true needs the one-vs-all head, that is ova=true")
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.min_sources = 2 if getattr(self.config, "domain_split", True) else 1  # presets without it always split
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         return Classifier(backbone, classes, self.head, freeze_batchnorm=self.config.batchnorm == "frozen")
@@ -206,7 +209,6 @@ class Classwise(MEDIC):
     name = "classwise"
     title = "Class-wise meta-learning"
     idea = "A gradient step on some classes must also help on the held-out ones; no split of domains."
-    min_sources = 1
 
     @dataclass(frozen=True)
     class Config(MEDIC.Config):

@@ -34,6 +34,7 @@ from opendg.episodes import Episode, Pool
 from opendg.losses import cross_entropy
 from opendg.methods.base import Method, State, Update, gradients
 from opendg.methods.chance import permutation
+from opendg.methods.checks import at_least, below
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
@@ -79,6 +80,10 @@ class MetaReg(Method):
         steps: int = 20  # unrolled steps of a domain's head
         alpha: float = 1e-3  # rate of these steps
         eta: float = 1e-2  # rate of phi
+
+        def __post_init__(self) -> None:
+            at_least(self, meta=0, steps=1)
+            below(self, meta=1)
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         return MetaRegClassifier(backbone, classes, self.head, domains)

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from opendg.episodes import Episode, Pool
+from opendg.errors import OpenDGError
 from opendg.methods.base import Authors, Method, State, Survey, Update, gradients, mean_over_processes
 from opendg.methods.checks import at_least
 from opendg.methods.erm import ERM, classification_losses, scaled, total
@@ -91,8 +92,13 @@ class MMLD(Method):
         return {"head.": self.config.rate, "discriminator.": self.config.rate}
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
-        like = next(classifier.head.parameters())
-        clusters = torch.zeros(int(pool.counts.sum()), dtype=torch.int64, device=like.device)
+        like, images = next(classifier.head.parameters()), int(pool.counts.sum())
+        if self.config.clusters > images:
+            raise OpenDGError(
+                f"MMLD cannot deal {images} training images into {self.config.clusters} clusters: set fewer "
+                "clusters, or bring more images."
+            )
+        clusters = torch.zeros(images, dtype=torch.int64, device=like.device)
         return {"clusters": clusters, "weights": torch.ones(self.config.clusters, dtype=like.dtype, device=like.device)}
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:

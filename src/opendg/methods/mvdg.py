@@ -10,7 +10,8 @@ https://arxiv.org/abs/2112.12329. One iteration:
 
 No joint loss and nothing second order. The moments of the inner Adam (weight decay 5e-4) go on from step to step, from
 trajectory to trajectory and from iteration to iteration. After training BatchNorm's statistics are estimated anew, from
-training images without augmentation.
+training images without augmentation, for the selected weights alone: averaged ones (`--average`) keep the average of
+the statistics that training moved.
 
 Under the common recipe the gradient handed out is (theta - mean) / `scale`. SGD of momentum 0.9 moves lr / (1 - 0.9) of
 it, so scale 0.1 draws theta by 100 lr: by 0.01 an iteration at lr 1e-4, which over 4,000 iterations is the way that the
@@ -47,7 +48,7 @@ from opendg.data.augment import FLIP, HEIGHT, LEFT, TOP, UNCHANGED, WIDTH, Augme
 from opendg.episodes import Episode, Pool, Task
 from opendg.methods.averaging import blank, renew_batchnorm
 from opendg.methods.base import Authors, Method, State, Survey, Update, gradients, leaves
-from opendg.methods.checks import at_least
+from opendg.methods.checks import above, at_least
 from opendg.methods.erm import classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
@@ -109,8 +110,7 @@ class MVDG(Method):
 
         def __post_init__(self) -> None:
             at_least(self, trajectories=1, length=1, views=1)
-            if not self.scale > 0:
-                raise ValueError(f"scale is {self.scale} and must be above 0")
+            above(self, scale=0)
 
     def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
         """For each split, B images of every domain, those of the held-out one last."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from fnmatch import fnmatch
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.arith import Arith
@@ -105,12 +105,24 @@ def _convert(key: str, value: Any, wanted: Any) -> Any:
             )
         except (ValueError, SyntaxError, KeyError) as error:
             raise _misfit(key, value, wanted) from error
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if isinstance(value, list):
-        value = tuple(value)
-    if isinstance(wanted, type) and type(value) is not wanted:
-        raise _misfit(key, value, wanted)
+    try:
+        return _tuple_of(value, get_args(wanted)[0]) if get_origin(wanted) is tuple else _one(value, wanted)
+    except TypeError as error:
+        raise _misfit(key, value, wanted) from error
+
+
+def _tuple_of(value: Any, kind: Any) -> tuple[Any, ...]:
+    """A list, or a single value, as a tuple of this kind; `--set stages=1,2` brings whole numbers for texts."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return tuple(str(part) if kind is str and type(part) is int else _one(part, kind) for part in parts)
+
+
+def _one(value: Any, kind: Any) -> Any:
+    """A value of this kind, a float also of a whole number; a TypeError where it is of another."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if isinstance(kind, type) and type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
 
 

@@ -36,6 +36,7 @@ from opendg.episodes import Episode, Pool, Task
 from opendg.methods.averaging import adopt, blank, fold, named, renew_batchnorm
 from opendg.methods.base import Authors, Method, State, Survey, Update, gradients
 from opendg.methods.chance import beta, uniform
+from opendg.methods.checks import above
 from opendg.methods.erm import ERM, classification_losses, scaled, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Outputs, Weights
@@ -75,6 +76,9 @@ class SelfReg(Method):
         beta: float = 0.5  # of the distribution of l
         curriculum: bool = True  # source domains join one after the other in the first third of the run
         average_from: float = 0.8  # from this fraction of the run on weights are averaged; 1: never
+
+        def __post_init__(self) -> None:
+            above(self, beta=0)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

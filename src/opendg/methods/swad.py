@@ -64,7 +64,7 @@ class SWAD(ERM):
         freeze_batchnorm: bool = False
 
         def __post_init__(self) -> None:
-            at_least(self, interval=1, converge=1, patience=1)
+            at_least(self, interval=1, converge=1, patience=1, tolerance=1)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

@@ -147,18 +147,23 @@ def _stride_first(net: nn.Module) -> None:
 
 
 def _stages(net: nn.Module) -> dict[str, str]:
-    """Where the maps of the stages come out: timm's feature_info, numbered; the first before them is the stem.
+    """Where the maps of the stages come out: timm's feature_info, numbered.
+
+    Stage 1 of four gives a map of a quarter of the image's side, as in a ResNet: a level of half the side before them
+    is the stem, be it a convolution (RegNet) or a first block (EfficientNet).
 
     Empty where timm names none, modules that the network does not have (Twins, HRNet), or modules inside a block,
     where only a part of the map passes (Xception, NASNet).
     """
     there = {name for name, _ in net.named_modules()} - {""}
-    modules = [info["module"] for info in getattr(net, "feature_info", None) or []]
+    levels = list(getattr(net, "feature_info", None) or [])
+    modules = [info["module"] for info in levels]
     if not set(modules) <= there or any(_inside_a_block(net, module) for module in modules):
         return {}
     if {"maxpool", "layer4"} <= there:
         return {"stem": "net.maxpool"} | {str(number): f"net.layer{number}" for number in (1, 2, 3, 4)}
-    return {str(number): f"net.{module}" for number, module in enumerate(modules, start=1)}
+    first = 0 if len(levels) == 5 and levels[0]["reduction"] == 2 else 1
+    return {str(number or "stem"): f"net.{module}" for number, module in enumerate(modules, start=first)}
 
 
 def _inside_a_block(net: nn.Module, module: str) -> bool:

@@ -148,10 +148,9 @@ def _thumbnails(each: Found, keys: list[str], thumbnails: Thumbnails) -> list[in
 
 
 def _true_class(entry: Entry, label: int, key: str) -> str:
-    """A class's name; that of an unknown image stands in its key."""
-    return (
-        entry["known"][label] if label >= 0 else next((p for p in key.split("/") if p in entry["unknown"]), "unknown")
-    )
+    """A class's name; that of an unknown image is the folder it lies in, by its key."""
+    folder = key.rpartition("/")[0].rpartition("/")[2]
+    return entry["known"][label] if label >= 0 else folder if folder in entry["unknown"] else "unknown"
 
 
 def _whole(title: str, entries: list[Entry], ladders: dict[str, Floats], left_out: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opendg.bench.records import SEARCH
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, typed
 from opendg.evaluation.thresholds import RULES
 from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
 
@@ -82,9 +82,9 @@ def _files(path: Path) -> Iterator[Path]:
 def _not_evaluated(path: Path) -> list[str]:
     runs = [file.parent for file in _files(path) if file.name == "run.json"]
     return [
-        f"{run.name} is not evaluated yet: try `opendg evaluate {run}`."
+        f"{run.name} is not evaluated yet: try `opendg evaluate {typed(run)}`."
         if (run / WEIGHTS["selected"]).exists()
-        else f"{run.name} is not finished: go on with `opendg train --resume {run}`."
+        else f"{run.name} is not finished: go on with `opendg train --resume {typed(run)}`."
         for run in runs
         if not any(run.glob(EVALUATIONS))
     ]

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from opendg.data.catalog import open_dataset
+from opendg.data.content import image_digest
 from opendg.data.decode import decode
-from opendg.data.index import Index
+from opendg.data.index import Index, Place
 from opendg.errors import OpenDGError
 from opendg.protocol import file_hash
 from opendg.runs.directory import Run
@@ -28,7 +29,7 @@ class Thumbnails:
     def __init__(self, root: Path | None = None) -> None:
         self.root = root
         self.images: list[str] = []
-        self._numbers: dict[tuple[str, str], int] = {}  # (the run's test images, key) -> position in `images`
+        self._numbers: dict[bytes, int] = {}  # digest of an image's bytes -> position in `images`
         self._opened: dict[tuple[str, Path | None], Index] = {}
 
     def of(self, folder: Path, keys: Sequence[str]) -> list[int]:
@@ -36,22 +37,24 @@ class Thumbnails:
 
         An OpenDGError says why a run has none at all.
         """
-        index, test = self._find(Run.open(folder))
+        index = self._find(Run.open(folder))
         rows = {key: row for row, key in enumerate(index.keys)}
-        return [self._one(index, rows.get(key, NONE), (test, key)) for key in keys]
+        return [self._one(index.place(rows[key])) if key in rows else NONE for key in keys]
 
-    def _one(self, index: Index, row: int, which: tuple[str, str]) -> int:
-        if which not in self._numbers:
-            try:
-                picture = shrink(index.read(row), which[1]) if row != NONE else None
-            except OpenDGError:
-                picture = None
-            self._numbers[which] = NONE if picture is None else len(self.images)
-            self.images += [] if picture is None else [base64.b64encode(picture).decode()]
-        return self._numbers[which]
+    def _one(self, place: Place) -> int:
+        try:
+            data = place.read()
+            digest = image_digest(data)
+            if digest not in self._numbers:
+                self._numbers[digest] = NONE
+                self.images.append(base64.b64encode(shrink(data, place.key)).decode())
+                self._numbers[digest] = len(self.images) - 1
+            return self._numbers[digest]
+        except OpenDGError:
+            return NONE
 
-    def _find(self, run: Run) -> tuple[Index, str]:
-        """The data of the run, with the very files it was tested on, and the hash of those.
+    def _find(self, run: Run) -> Index:
+        """The data of the run, with the very files it was tested on.
 
         They are looked for in `root`, then where the run knew them, then where named datasets lie on this machine.
         """
@@ -68,7 +71,7 @@ class Thumbnails:
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:  # a stranger's run.json
             raise OpenDGError(f"The run does not say where its images are ({type(error).__name__}).") from error
 
-    def _at(self, place: tuple[str, Path | None], job: Job, run: Run) -> tuple[Index, str]:
+    def _at(self, place: tuple[str, Path | None], job: Job, run: Run) -> Index:
         if place not in self._opened:
             self._opened[place] = open_dataset(*place)
         index = self._opened[place]
@@ -76,7 +79,7 @@ class Thumbnails:
         for part, rows in (("test-known", split.test_known), ("test-unknown", split.test_unknown)):
             if file_hash(index, rows) != run.manifest["files"][part]:
                 raise OpenDGError(f"The {part} images found are not those of the run: check --root.")
-        return index, str(run.manifest["files"]["test-known"])
+        return index
 
 
 def shrink(data: bytes, name: str) -> bytes:

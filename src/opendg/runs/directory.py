@@ -30,7 +30,7 @@ from safetensors.numpy import save as pack_arrays
 from safetensors.torch import load_file
 from torch import Tensor
 
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, typed
 from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
@@ -159,7 +159,7 @@ class Run:
     def load_weights(self, which: str) -> dict[str, Tensor]:
         if not self.finished:
             raise OpenDGError(
-                f"The run {str(self.path)!r} is not finished: go on with `opendg train --resume {self.path}`."
+                f"The run {str(self.path)!r} is not finished: go on with `opendg train --resume {typed(self.path)}`."
             )
         try:
             return load_file(self.weight_file(which))

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opendg.errors import OpenDGError
 from opendg.scores.base import Arrays, Floats, Head, Score
 from opendg.scores.numeric import doubles, log_sum_exp
 
 if TYPE_CHECKING:
     from opendg.predictions import Predictions
+
+ROUNDING = 1e-6  # of the length of features: a residual below it is what float32 leaves of none
 
 
 class ViM(Score):
@@ -34,9 +37,15 @@ class ViM(Score):
         origin = -np.linalg.pinv(doubles(head.weight)) @ doubles(head.bias)
         centred = doubles(source.features) - origin
         _, axes = np.linalg.eigh(centred.T @ centred / len(centred))  # eigenvalues rise: the residual comes first
-        residual = axes[:, : centred.shape[1] - principal(*centred.shape)]
+        main = principal(*centred.shape)
+        residual = axes[:, : centred.shape[1] - main]
         norm = np.linalg.norm(centred @ residual, axis=1).mean()
-        scale = doubles(source.logits).max(axis=1).mean() / max(norm, np.finfo(np.float64).tiny)
+        if norm <= ROUNDING * np.linalg.norm(centred, axis=1).mean():
+            raise OpenDGError(
+                f"The source features span no more than the {main} dimensions of their main subspace and leave no "
+                "residual: 'vim' cannot be fitted to this classifier."
+            )
+        scale = doubles(source.logits).max(axis=1).mean() / norm
         return {"origin": origin, "residual": residual, "scale": np.asarray(scale)}
 
     def _score(self, predictions: Predictions) -> Floats:

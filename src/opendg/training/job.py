@@ -62,7 +62,11 @@ class Job:
 
     def open_data(self, root: str | Path | None = None) -> tuple[Index, Split]:
         """The data of the job, which lie in `root` if they have moved."""
-        index = catalog.open_dataset(*self.place(root))
+        data, where = self.place(root)
+        if not _is_name(data) and not Path(data).is_dir():
+            gone = "are no longer" if root is None else "are not"
+            raise OpenDGError(f"The images of the run {gone} in {data!r}: give their folder with --root.")
+        index = catalog.open_dataset(data, where)
         return index, self.protocol.apply(index)
 
     def place(self, root: str | Path | None = None) -> tuple[str, Path | None]:
@@ -98,6 +102,12 @@ def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(values[field.name], KINDS[field.type]):
             raise TypeError(f"{field.name} is {values[field.name]!r}")
     return {field.name: values[field.name] for field in found}
+
+
+def checked_on_bad_image(said: str) -> str:
+    if said not in ("error", "skip"):
+        raise OpenDGError(f"There is no --on-bad-image {said!r}: choose error or skip.")
+    return said
 
 
 def _is_name(data: str) -> bool:
@@ -168,8 +178,7 @@ def make_job(
             f"{made.title} needs {made.min_sources} or more source domains, and {len(rule.sources)} is left "
             f"({', '.join(rule.sources)}): name fewer targets, or use erm."
         )
-    if on_bad_image not in ("error", "skip"):
-        raise OpenDGError(f"There is no --on-bad-image {on_bad_image!r}: choose error or skip.")
+    checked_on_bad_image(on_bad_image)
     name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
     start = weights or ("none" if name == "convnet" else "imagenet")
     start = start if start in ("imagenet", "none") else _absolute(start)

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from opendg.data.index import Index
 from opendg.data.store import Store
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, typed
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
@@ -21,7 +21,7 @@ from opendg.runs.scores import fit_scores
 from opendg.runs.writer import Writer
 from opendg.training.build import make_classifier, make_loop
 from opendg.training.devices import count_devices, make_fabric
-from opendg.training.job import Job, make_job, plan, refuse_misspelt
+from opendg.training.job import Job, home, make_job, plan, refuse_misspelt
 from opendg.training.lists import names_in
 from opendg.training.loop import Loop, check_finite
 from opendg.training.origin import origin
@@ -63,6 +63,7 @@ def start(
     fabric = make_fabric(device, devices)
     classifier = make_classifier(job)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
+    refuse_inside(path, home(data, None))
     shown = {
         "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
         "classes": list(job.protocol.known),
@@ -79,6 +80,12 @@ def check_interval(checkpoint_every: int) -> None:
         raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
 
 
+def refuse_inside(path: Path, data: Path | None) -> None:
+    """A run among the domains of a folder would be taken for one of them."""
+    if data is not None and path.resolve().is_relative_to(data.expanduser().resolve()):
+        raise OpenDGError(f"The run {str(path)!r} would lie in the folder of the data: give another place with --out.")
+
+
 def default_path(dataset: str, targets: Sequence[str], method: str, seed: int) -> Path:
     return Path("runs") / f"{dataset}-{'+'.join(targets)}-{method}-{seed}"
 
@@ -89,7 +96,7 @@ def _alone(run: Run, iterations: Iterator[int]) -> Iterator[int]:
         with run.hold():
             yield from iterations
     except KeyboardInterrupt as stop:
-        there = f"go on with `opendg train --resume {run.path}`"
+        there = f"go on with `opendg train --resume {typed(run.path)}`"
         stop.add_note(there if run.path.exists() else "there was no checkpoint yet, and nothing is left of the run")
         raise
 
@@ -142,7 +149,9 @@ def _go_on(run: Run, root: str | Path | None, fabric: Fabric, report: Report | N
 
 def _refuse_finished(run: Run) -> None:
     if run.finished:
-        raise OpenDGError(f"The run {str(run.path)!r} is finished: evaluate it with `opendg evaluate {run.path}`.")
+        raise OpenDGError(
+            f"The run {str(run.path)!r} is finished: evaluate it with `opendg evaluate {typed(run.path)}`."
+        )
 
 
 def refuse_other_devices(run: Run, devices: int) -> None:
