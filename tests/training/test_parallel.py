@@ -154,7 +154,8 @@ def test_all_processes_give_up_together(tree: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"known": 2, "backbone": "convnet", "iterations": 2, "device": "cpu", "track": "none"}
     (tmp_path / "odd.py").write_text(ODD)
     words = [*TWO[:-2], str(tmp_path / "odd.py"), str(tree), str(tmp_path / "run"), json.dumps(asked)]
-    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    said = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stderr
     told = [(tmp_path / f"run{rank}").read_text() for rank in (0, 1)]
     assert told == ["The loss 'ce' is no longer finite at step 2: try a smaller --lr."] * 2
     assert not (tmp_path / "run").exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 import torch
+import torch.distributed
 from lightning_fabric import Fabric
 
 from opendg.errors import OpenDGError, require_one
@@ -21,7 +23,14 @@ def make_fabric(device: str, devices: int = 1) -> Fabric:
     fabric = Fabric(accelerator=kind, devices=count, strategy="ddp" if count > 1 else "auto")
     if count > 1:
         fabric.launch()
+        atexit.register(part)
     return fabric
+
+
+def part() -> None:
+    """Leave the group of processes: one that ends as a member may be aborted by the threads of its connections."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def check_device(device: str, here: bool = True) -> None:
