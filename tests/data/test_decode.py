@@ -72,7 +72,9 @@ def float_grey(*values: float) -> list[int]:
     return [int(value) for value in decode(encoded(image, "TIFF"), None, "x")[0, :, 2]]
 
 
-@pytest.mark.parametrize(("top", "expected"), [(1.0, 255), (200.0, 200), (255.0, 255), (300.0, 255), (514.0, 2), (65278.0, 254)])
+@pytest.mark.parametrize(
+    ("top", "expected"), [(1.0, 255), (200.0, 200), (255.0, 255), (300.0, 255), (514.0, 2), (65278.0, 254)]
+)
 def test_float_grey(top: float, expected: int) -> None:
     assert float_grey(0.0, top, np.nan, -3.0) == [0, expected, 0, 0]
 
