@@ -107,10 +107,12 @@ def test_what_is_given_is_not_searched() -> None:
 
 def test_where_all_trials_average_their_start_is_searched() -> None:
     """Where some do not, half of the settings would be no settings."""
-    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": "forget"}
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": 0.0}
     given = ["recipe.lr", "recipe.schedule", "recipe.average"]
     space = space_of("erm", defaults, fixed=given)
-    assert space == {"recipe.average_start": Choice(("forget", "keep"))}
-    assert {point["recipe.average_start"] for point in candidates(space, defaults, 3, 0)} == {"forget", "keep"}
+    assert space == {"recipe.average_start": Range(0, 0.5, log=False)}
+    first, *others = (point["recipe.average_start"] for point in candidates(space, defaults, 5, 0))
+    assert first == 0
+    assert sorted(int(8 * share) for share in others) == [0, 1, 2, 3]  # one in each quarter of the range
     assert space_of("erm", defaults | {"recipe.average": 0.0}, fixed=given) == {}
     assert "recipe.average_start" not in space_of("erm", defaults, fixed=["recipe.lr"])

@@ -212,7 +212,8 @@ def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Pat
     given: dict[str, Any] = {"lr": 0.01, "schedule": "step", "average": 0.9, "folds": 1}
     search = small(tree, tmp_path / "search", trials=3, weights=str(start), **given)
     kept = [trial.values["recipe.average_start"] for trial in search.trials]
-    assert set(kept) == {"forget", "keep"}
+    assert kept[0] == 0
+    assert 0 < kept[1] < 0.5
     trained = [json.loads(path.read_text()) for path in sorted((search.folder / "records").iterdir())]
     assert [record["recipe"]["average_start"] for record in trained] == kept
     assert read_config(search.folder / "best.toml").recipe["average_start"] in kept

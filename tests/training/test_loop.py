@@ -27,27 +27,30 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
-@pytest.mark.parametrize("start", ["forget", "keep"])
-def test_averaged_weights_follow_the_formula(tree: Path, start: str) -> None:
-    """w~ <- d w~ + (1 - d) w, d = decay or min(decay, (1 + t) / (10 + t)), t = 1, 2 ...; buffers too."""
-    options = {"average": 0.3, "average_start": start, "iterations": 6, "lr": 0.1}
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_averaged_weights_follow_the_formula(tree: Path, share: float) -> None:
+    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = 1, 2 ...; then (1 - s) w~ + s w_0; buffers."""
+    options = {"average": 0.3, "average_start": share, "iterations": 6, "lr": 0.1}
     loop = make_parts(tree, "erm", backbone="test_resnet", weights="none", **options)
-    expected = {name: value.double() for name, value in copies(loop.finished_weights()).items()}
+    start = {name: value.double() for name, value in copies(loop.finished_weights()).items()}
+    expected = dict(start)
     decays = []
     for t in range(1, 7):
         advance(loop, 1)
-        decay = min(0.3, (1 + t) / (10 + t)) if start == "forget" else 0.3
+        decay = min(0.3, (1 + t) / (10 + t))
         decays.append(decay)
         for name, value in loop.finished_weights().items():
             if value.is_floating_point():
                 expected[name] = decay * expected[name] + (1 - decay) * value.double()
             else:
                 expected[name] = value.double()
-    assert len(set(decays)) == (3 if start == "forget" else 1)
+    assert len(set(decays)) == 3
     assert decays[-1] == 0.3
     averaged = loop.finished_weights(averaged=True)
     assert averaged.keys() == loop.finished_weights().keys() == loop.classifier.state_dict().keys()
     for name, value in averaged.items():
+        if value.is_floating_point():
+            expected[name] = (1 - share) * expected[name] + share * start[name]
         torch.testing.assert_close(
             value.double(), expected[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n} {m}"
         )

@@ -85,7 +85,7 @@ def recipe_words(recipe: Mapping[str, Any]) -> str:
     words += f"weight decay {recipe['weight_decay']:g}, {recipe['schedule']} schedule, augmentation {recipe['augment']}"
     if recipe["average"]:
         words += f", averaged with decay {recipe['average']:g}"
-        words += " from the start on" if recipe.get("average_start") == "keep" else ""
+        words += f", {share:g} of the start" if (share := recipe.get("average_start")) else ""
     return words
 
 

@@ -45,7 +45,7 @@ Space = dict[str, Range | Choice]
 
 LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
 COMMON: Space = {"schedule": Choice(("step", "cosine")), "average": Choice((0.0, 0.9995))}
-AVERAGED: Space = {"average_start": Choice(("forget", "keep"))}  # where weights are averaged in every trial
+AVERAGED: Space = {"average_start": Range(0, 0.5, log=False)}  # where weights are averaged in every trial
 
 _INNER = Range(1e-3, 3e-2)  # rate of an inner step: larger ones failed in searches on PACS and on the digit set
 _WEIGHT = Range(0.1, 10)  # of a term beside the classification loss

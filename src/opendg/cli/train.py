@@ -55,7 +55,7 @@ def command(
         float | None, typer.Option(help="Keep averaged weights too, with this decay, e.g. 0.9995.")
     ] = None,
     average_start: Annotated[
-        Text, typer.Option(help="Of averaged weights: forget their start, or keep decay^iterations of it.")
+        float | None, typer.Option(help="The share of the starting weights in the averaged ones, e.g. 0.1.")
     ] = None,
     select: Annotated[Text, typer.Option(help="Which iterate is kept: last or source-accuracy.")] = None,
     select_after: Annotated[

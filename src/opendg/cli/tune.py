@@ -67,7 +67,9 @@ def command(
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
     schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
     average: Annotated[float | None, typer.Option(help="Fix the decay of averaged weights; 0: none.")] = None,
-    average_start: Annotated[Text, typer.Option(help="With --average, fix their start: forget or keep.")] = None,
+    average_start: Annotated[
+        float | None, typer.Option(help="With --average, fix the share of the starting weights in them.")
+    ] = None,
     augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
     precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
     set_: Annotated[

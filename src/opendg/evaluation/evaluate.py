@@ -27,7 +27,6 @@ from opendg.runs.scores import linear_head, ready_scores
 from opendg.scores.registry import select_scores, usable_scores
 from opendg.training.devices import make_fabric
 from opendg.training.job import Job, checked_on_bad_image
-from opendg.training.recipe import SELECTIONS
 
 PLAIN = ("cls", "bcls", "energy", "max-logit")
 
@@ -127,14 +126,13 @@ def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None 
 def describe(run: Run, job: Job, which: str, target: Predictions) -> dict[str, Any]:
     """All of a Record but the metrics."""
     protocol = job.protocol
-    rule = SELECTIONS[job.recipe.select] if which == "selected" else f"averaged weights (decay {job.recipe.average})"
     names = ("starting_weights", "opendg", "commit", "command", "created", "machine", "versions")
     origin = {name: run.config.get(name) for name in names}
     return {
         "dataset": protocol.dataset, "protocol": protocol.id, "target": ",".join(protocol.targets),
         "sources": list(protocol.sources), "known": list(protocol.known), "unknown": list(protocol.unknown),
         "method": job.method, "settings": job.settings, "backbone": run.manifest["backbone"],
-        "recipe": job.recipe.to_json(), "seed": job.seed, "weights": which, "selection": rule,
+        "recipe": job.recipe.to_json(), "seed": job.seed, "weights": which, "selection": job.recipe.rule(which),
         "n_known": int(target.known.sum()), "n_unknown": int((~target.known).sum()),
         "acc": float(target.correct[target.known].mean()), "notes": list(job.notes), **origin,
     }  # fmt: skip

@@ -50,6 +50,7 @@ class Loop:
         self.averaged = (
             {name: value.detach().clone() for name, value in self._moving().items()} if recipe.average else {}
         )
+        self.start = {name: value.clone() for name, value in self.averaged.items()} if recipe.average_start else {}
         self.sums: Weights = {}  # of the losses since they were last asked for
         shown = classifier.backbone.input
         self.size, self.mean, self.std = shown.size, *(torch.tensor(v, device=device) for v in (shown.mean, shown.std))
@@ -79,7 +80,7 @@ class Loop:
             self.update(update.gradients, lr)
             self._note(update.losses)
         if self.averaged:
-            self.average(self.averaged, self._moving(), self.state.step, self.recipe.average, self.recipe.average_start)
+            self.average(self.averaged, self._moving(), self.state.step, self.recipe.average)
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
@@ -144,8 +145,14 @@ class Loop:
 
     def finished_weights(self, averaged: bool = False) -> dict[str, Tensor]:
         """Parameters and stored buffers as `Classifier.load_state_dict` takes them."""
-        tensors = {**self.weights, **self.buffers, **(self.averaged if averaged else {})}
+        tensors = {**self.weights, **self.buffers, **(self._mixed() if averaged else {})}
         return {name: tensors[name] for name in self.classifier.state_dict()}
+
+    @torch.no_grad()
+    def _mixed(self) -> Weights:
+        """(1 - s) w~ + s w_0: averaged weights with a share s of the starting ones (Wortsman et al., CVPR 2022)."""
+        share = self.recipe.average_start
+        return self.averaged | {name: torch.lerp(self.averaged[name], old, share) for name, old in self.start.items()}
 
     def _moving(self) -> Weights:
         """What is averaged: all numbers that training moves, BatchNorm's buffers included."""
@@ -167,13 +174,10 @@ def check_finite(losses: Mapping[str, float], step: int) -> None:
 
 
 @torch.no_grad()
-def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float, start: str) -> None:
-    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = step + 1: the start is soon forgotten.
-
-    To keep it, d = decay all along: the starting weights then count decay^iterations in the end.
-    """
+def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float) -> None:
+    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = step + 1: the start is soon forgotten."""
     t = step + 1
-    d = torch.clamp((1 + t) / (10 + t), max=decay).float() if start == "forget" else decay
+    d = torch.clamp((1 + t) / (10 + t), max=decay).float()
     old, new = list(averaged.values()), [values[name] for name in averaged]
     torch._foreach_mul_(old, d)
     torch._foreach_add_(old, torch._foreach_mul(new, 1 - d))

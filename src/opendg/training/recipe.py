@@ -26,7 +26,7 @@ class Recipe:
     weight_decay: float = 5e-4
     schedule: str = "step"
     average: float = 0.0  # decay of the averaged weights; 0 keeps none
-    average_start: str = "forget"  # the starting weights among them: forget, or keep decay^iterations of them
+    average_start: float = 0.0  # the share of the starting weights in them
     select: str = "last"
     select_after: float = 0.6  # with source-accuracy: only this far into the run and later
     augment: str = "photo"
@@ -38,10 +38,8 @@ class Recipe:
         self._require("lr", 0 < self.lr < math.inf, "must be above 0 and finite")
         self._require("weight_decay", 0 <= self.weight_decay < math.inf, "must be 0 or more and finite")
         self._require("average", 0 <= self.average < 1, "is out of range: give a decay such as 0.9995, or 0 for none")
-        self._require("average_start", self.average_start in ("forget", "keep"), "is no choice: give forget or keep")
-        self._require(
-            "average_start", self.average_start == "forget" or self.average > 0, "needs --average 0.9995, say"
-        )
+        self._require("average_start", 0 <= self.average_start < 1, "is out of range: give a share such as 0.1")
+        self._require("average_start", self.average_start == 0 or self.average > 0, "needs --average 0.9995, say")
         self._require("select_after", 0 <= self.select_after <= 1, "is out of range: give a share between 0 and 1")
         if self.select not in SELECTIONS:
             raise OpenDGError(f"There is no selection rule {self.select!r}: choose {' or '.join(SELECTIONS)}.")
@@ -54,6 +52,13 @@ class Recipe:
     def _require(self, name: str, good: bool, otherwise: str) -> None:
         if not good:
             raise OpenDGError(f"--{name.replace('_', '-')} {getattr(self, name)} {otherwise}.")
+
+    def rule(self, weights: str) -> str:
+        """How the `selected` or the `averaged` weights came to be, in words."""
+        if weights == "selected":
+            return SELECTIONS[self.select]
+        kept = f", {self.average_start:g} of the starting weights" if self.average_start else ""
+        return f"averaged weights (decay {self.average:g}{kept})"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
