@@ -105,6 +105,17 @@ def test_what_is_given_is_not_searched() -> None:
     assert space == {"recipe.schedule": Choice(("step", "cosine", "constant")), "recipe.average": Choice((0.0, 0.9995))}
 
 
+def test_for_each_training_several_shares_of_the_start_are_tried() -> None:
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": 0.0}
+    space = space_of("erm", defaults, fixed=["recipe.average", "recipe.schedule"])
+    listed = candidates(space, defaults, 16, seed=0)
+    assert [point["recipe.average_start"] for point in listed] == ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5] * 3)[:16]
+    rates = [point["recipe.lr"] for point in listed]
+    assert rates[:6] == [3e-4] * 6
+    assert len(set(rates)) == 3
+    assert candidates(space, defaults, 7, seed=0) == listed[:7]
+
+
 def test_where_all_trials_average_their_start_is_searched() -> None:
     """Where some do not, half of the settings would be no settings."""
     defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": 0.0}

@@ -221,6 +221,33 @@ def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Pat
         small(tree, tmp_path / "scratch", weights="none", **given)
 
 
+def test_shares_of_the_start_are_tried_on_one_training(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it gives is what trainings of their own give, which a search that was killed in between makes."""
+    from opendg.bench import tune as room
+
+    start = tmp_path / "start.safetensors"
+    save_file(build_backbone("convnet").net.state_dict(), start)
+    begun: list[Path] = []
+
+    def counted(**asked: Any) -> Any:
+        begun.append(asked["out"])
+        return really(**asked)
+
+    really = room.start
+    monkeypatch.setattr(room, "start", counted)
+    given: dict[str, Any] = {"weights": str(start), "schedule": "step", "average": 0.9, "folds": 2}
+    whole = small(tree, tmp_path / "whole", trials=8, **given)
+    assert [trial.values["recipe.average_start"] for trial in whole.trials] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0.1]
+    assert len({trial.values["recipe.lr"] for trial in whole.trials}) == 2
+    assert len(begun) == 2 * 2  # two learning rates, two folds
+    for number in (0, 1, 2, 4, 8):
+        small(tree, tmp_path / "parts", trials=max(number, 1), **given)
+    assert [trial.oscr for trial in Search.open(tmp_path / "parts").trials] == [trial.oscr for trial in whole.trials]
+    assert not (tmp_path / "whole" / "runs").exists()
+
+
 def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:
     search = small(tree, tmp_path / "search", trials=1, folds=1, length=8, lr=0.01, average=0.9)
     (record,) = (search.folder / "records").iterdir()

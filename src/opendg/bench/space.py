@@ -45,7 +45,9 @@ Space = dict[str, Range | Choice]
 
 LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
 COMMON: Space = {"schedule": Choice(("step", "cosine")), "average": Choice((0.0, 0.9995))}
-AVERAGED: Space = {"average_start": Range(0, 0.5, log=False)}  # where weights are averaged in every trial
+START = f"{RECIPE}average_start"
+SHARES = Range(0, 0.5, log=False)  # of the start in averaged weights: searched where every trial averages
+TRIED = 6  # shares for each training where other settings are searched too: 0, 0.1 ... 0.5
 
 _INNER = Range(1e-3, 3e-2)  # rate of an inner step: larger ones failed in searches on PACS and on the digit set
 _WEIGHT = Range(0.1, 10)  # of a term beside the classification loss
@@ -85,8 +87,8 @@ def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = 
     """
     lr = defaults[f"{RECIPE}lr"]
     averaged = f"{RECIPE}average" in fixed and defaults[f"{RECIPE}average"] > 0
-    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON, **(AVERAGED if averaged else {})}
-    whole = {f"{RECIPE}{name}": values for name, values in recipe.items()}
+    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
+    whole = {f"{RECIPE}{name}": values for name, values in recipe.items()} | ({START: SHARES} if averaged else {})
     whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
     return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
 
@@ -95,8 +97,14 @@ def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int)
     """The defaults, then points of a Halton sequence, which fills a space evenly however few they are.
 
     A longer list begins with the shorter one. The list does not depend on the data: searches for several targets try
-    the same settings, so that their ranks can be compared.
+    the same settings, so that their ranks can be compared. Shares of the starting weights, which need no training of
+    their own, are tried in turn for each point of the other settings.
     """
+    if START in space and len(space) > 1:
+        trained = {name: values for name, values in space.items() if name != START}
+        shares = [space[START].at(number / (TRIED - 1)) for number in range(TRIED)]
+        points = candidates(trained, defaults, -(-count // TRIED), seed)
+        return [point | {START: share} for point in points for share in shares][:count]
     from scipy.stats.qmc import Halton
 
     points = Halton(len(space), scramble=True, rng=generator(seed, "candidates")).random(count - 1)

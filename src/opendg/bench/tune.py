@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from opendg.bench.folds import Fold, check_folds, make_folds
@@ -29,11 +30,12 @@ from opendg.bench.search import (
     or_nothing,
     times,
 )
-from opendg.bench.space import RECIPE, SETTINGS, candidates, fast_motion, part, space_of
+from opendg.bench.space import RECIPE, SETTINGS, START, candidates, fast_motion, part, space_of
 from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
 from opendg.errors import Diverged, OpenDGError, require_one, unknown_name
 from opendg.evaluation.evaluate import evaluate
+from opendg.evaluation.share import with_share
 from opendg.methods.registry import make_method, settings
 from opendg.runs.directory import Run
 from opendg.runs.files import make_folder, write_json
@@ -153,7 +155,7 @@ class Tuner:
             fixed = [*fixed, f"{RECIPE}average"]  # its weights are a mean already
         self.space = space_of(job.method, self.defaults, fixed)
         if job.weights == "none":
-            self.space.pop(f"{RECIPE}average_start", None)  # random weights: nothing to keep
+            self.space.pop(START, None)  # random weights: nothing to keep
         if not self.space:
             raise OpenDGError("Every setting that could be searched is fixed: leave out some of what you gave.")
         self.fixed = {name: value for name, value in of_recipe.items() if name not in self.space}
@@ -162,23 +164,31 @@ class Tuner:
             self.fixed[ITERATIONS] = length
         self.facts = json.loads(json.dumps(self._facts()))
         self.trials: list[Trial] = []
+        self.trained: dict[str, tuple[dict[str, Any], Run]] = {}  # by fold: the last training and what was asked of it
         self.runs = len(folds)  # of the whole search: decides whether compiling pays
 
     def run(self, count: int, report: Report | None) -> Search:
         require_one("--trials", count)
-        self.runs = count * len(self.folds)
+        self.runs = self._trainings(count) * len(self.folds)
         busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
         made = lacking(self.folder)
         make_folder(self.folder)
         with held(self.folder, busy), or_nothing(self.folder, made):
             self._begin()
             for number in range(len(self.trials), count):
-                together = Together(report, self.runs, number * len(self.folds))
+                together = Together(report, count * len(self.folds), number * len(self.folds))
                 self._add(self._trial(number, self._propose(number, count), together))
             clear_runs(self.folder)
             search = Search(self.folder, self.facts, self.trials)
             self._write_best(search)
         return search
+
+    def _trainings(self, count: int) -> int:
+        """How many of so many trials train: a list tries several shares of the start for each training."""
+        if self.sampler != "list":
+            return count
+        listed = candidates(self.space, self.defaults, count, self.job.seed)
+        return len({tuple(values[name] for name in values if name != START) for values in listed})
 
     @property
     def caution(self) -> str | None:
@@ -264,19 +274,45 @@ class Tuner:
         """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
         todo = []
         for fold in self.folds:
-            asked, path = self._asked(fold, values), self._run(number, fold)
+            asked = self._asked(fold, values)
             if (record := self._measured(number, fold, asked)) is not None:
                 together.kept += 1
                 yield fold.held, record
+            elif self._has_trained(fold, asked):
+                together.kept += 1
+                yield fold.held, self._measure(number, fold, asked)
             else:
-                shutil.rmtree(path, ignore_errors=True)
-                todo.append(partial(start, report=together.of(fold.held), out=path, **asked))
+                todo.append(partial(self._train, number, fold, asked, together.of(fold.held)))
         for run in side_by_side(todo, self.lanes, self.device):
             fold = next(fold for fold in self.folds if self._run(number, fold) == run.path)
-            found = measure(run, self.score, self.device) | {"pace": self.pace}  # why its rate is not the trial's
-            write_json(self._record(number, fold), found)
-            shutil.rmtree(run.path)
-            yield fold.held, found
+            asked = self._asked(fold, values)
+            self.trained[fold.held] = (_of_training(asked), run)
+            yield fold.held, self._measure(number, fold, asked)
+
+    def _train(
+        self, number: int, fold: Fold, asked: dict[str, Any], report: Report
+    ) -> tuple[Run, Iterator[int]]:  # fmt: skip
+        """A fold's run. It forgets its starting weights: what share of them is best can be seen afterwards."""
+        if fold.held in self.trained:
+            shutil.rmtree(self.trained.pop(fold.held)[1].path)
+        path = self._run(number, fold)
+        shutil.rmtree(path, ignore_errors=True)
+        return start(report=report, out=path, **_of_training(asked))
+
+    def _has_trained(self, fold: Fold, asked: dict[str, Any]) -> bool:
+        return fold.held in self.trained and self.trained[fold.held][0] == _of_training(asked)
+
+    def _measure(self, number: int, fold: Fold, asked: dict[str, Any]) -> dict[str, Any]:
+        """The evaluation of a fold's run with the share of its start that was asked for, kept as a record."""
+        run = self.trained[fold.held][1]
+        if share := asked["average_start"]:
+            with TemporaryDirectory(dir=run.path.parent, prefix=f"{run.path.name}-") as folder:
+                found = measure(with_share(run, share, Path(folder) / "run", self.device), self.score, self.device)
+        else:
+            found = measure(run, self.score, self.device)
+        found |= {"pace": self.pace}  # why its rate is not the trial's
+        write_json(self._record(number, fold), found)
+        return found
 
     def _measured(self, number: int, fold: Fold, asked: dict[str, Any]) -> dict[str, Any] | None:
         """The record of a fold, if it is of what would be trained: asked for more trials, TPE proposes other ones."""
@@ -327,6 +363,11 @@ class Tuner:
             f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
         ]
         write_config(self.folder / "best.toml", best.config(self.job.method, self.fixed), notes)
+
+
+def _of_training(asked: dict[str, Any]) -> dict[str, Any]:
+    """What decides how a run is trained: all but the share of the start, which is mixed in at the end."""
+    return asked | {"average_start": 0.0}
 
 
 def measure(run: Run, score: str, device: str) -> dict[str, Any]:

@@ -145,14 +145,10 @@ class Loop:
 
     def finished_weights(self, averaged: bool = False) -> dict[str, Tensor]:
         """Parameters and stored buffers as `Classifier.load_state_dict` takes them."""
-        tensors = {**self.weights, **self.buffers, **(self._mixed() if averaged else {})}
+        tensors = {**self.weights, **self.buffers}
+        if averaged:
+            tensors |= mixed(self.averaged, self.start, self.recipe.average_start)
         return {name: tensors[name] for name in self.classifier.state_dict()}
-
-    @torch.no_grad()
-    def _mixed(self) -> Weights:
-        """(1 - s) w~ + s w_0: averaged weights with a share s of the starting ones (Wortsman et al., CVPR 2022)."""
-        share = self.recipe.average_start
-        return self.averaged | {name: torch.lerp(self.averaged[name], old, share) for name, old in self.start.items()}
 
     def _moving(self) -> Weights:
         """What is averaged: all numbers that training moves, BatchNorm's buffers included."""
@@ -171,6 +167,14 @@ def check_finite(losses: Mapping[str, float], step: int) -> None:
     """Refuse to go on from losses that are no numbers any more."""
     if bad := [name for name, value in losses.items() if not math.isfinite(value)]:
         raise Diverged(f"The loss {bad[0]!r} is no longer finite at step {step}: try a smaller --lr.")
+
+
+@torch.no_grad()
+def mixed(averaged: Weights, start: Weights, share: float) -> Weights:
+    """(1 - s) w~ + s w_0: averaged weights with a share s of the starting ones (Wortsman et al., CVPR 2022)."""
+    return averaged | {
+        name: torch.lerp(averaged[name], old, share) for name, old in start.items() if old.is_floating_point()
+    }
 
 
 @torch.no_grad()

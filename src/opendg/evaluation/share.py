@@ -1,0 +1,50 @@
+"""Another share of the starting weights in a run's averaged ones: it has no part in training, so nothing is trained."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from opendg.errors import OpenDGError
+from opendg.evaluation.evaluate import predict_split
+from opendg.predictions import Predictions
+from opendg.protocol import Rows
+from opendg.runs.directory import Run
+from opendg.runs.scores import fit_scores
+from opendg.training.build import make_classifier
+from opendg.training.devices import make_fabric
+from opendg.training.job import Job
+from opendg.training.loop import mixed
+
+
+def with_share(run: Run, share: float, out: Path, device: str = "auto") -> Run:
+    """The run that `run`, whose averaged weights have forgotten their start, would be with `average_start = share`.
+
+    It lies in the new directory `out`. The starting weights are made anew, and must be what they were.
+    """
+    job = Job.from_json(run.config)
+    if job.recipe.average_start or not job.recipe.average:
+        raise OpenDGError(
+            f"{str(run.path)!r} has no averaged weights that have forgotten their start: name a run that has them."
+        )
+    classifier, place = make_classifier(job), make_fabric(device).device
+    if run.config["starting_weights"] != classifier.backbone.start:
+        raise OpenDGError(
+            f"The weights {job.weights!r} are not those that {str(run.path)!r} started from: put those back."
+        )
+    index, split = job.open_data()
+    tensors = mixed(run.load_weights("averaged"), classifier.state_dict(), share)
+    classifier.load_state_dict(tensors)
+    classifier.place(place, job.recipe.precision)
+    classifier.eval()
+
+    def seen(rows: Rows) -> Predictions:
+        return predict_split(run, job, classifier, index, split, rows, place)
+
+    recipe = run.config["recipe"] | {"average_start": share}
+    other = Run.create(out, run.config | {"recipe": recipe}, run.manifest)
+    fit_scores(other, "averaged", [job.make_method().score], lambda: seen(split.train), classifier)
+    other.save_weights("averaged", tensors, seen(split.val))
+    for file in (run.val_file("selected"), run.weight_file("selected")):
+        shutil.copy(file, out / file.name)
+    return other
