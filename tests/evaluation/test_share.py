@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
@@ -48,12 +49,21 @@ def test_it_is_the_run_that_was_trained_with_that_share(begun: dict[str, Any], t
     assert [file.name for file in mixed.path.glob("score-*")] == [file.name for file in plain.path.glob("score-*-a*")]
 
 
-def test_what_has_a_share_or_no_average_is_refused(begun: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
+def test_from_a_share_to_another(begun: dict[str, Any], tmp_path: Path, share: float) -> None:
     held = opendg.train("erm", out=tmp_path / "held", **begun, average_start=0.3)
-    bare = opendg.train("erm", out=tmp_path / "bare", **(begun | {"average": 0.0}))
-    for run in (held, bare):
-        with pytest.raises(OpenDGError, match="has no averaged weights that have forgotten their start"):
-            with_share(run, 0.1, tmp_path / "mixed", device="cpu")
+    trained = opendg.train("erm", out=tmp_path / "trained", **begun, average_start=share)
+    mixed = with_share(held, share, tmp_path / "mixed", device="cpu")
+    ours, theirs = load_file(mixed.weight_file("averaged")), load_file(trained.weight_file("averaged"))
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-6)
+    assert evaluate(mixed.path, device="cpu")["recipe"] == evaluate(trained.path, device="cpu")["recipe"]
+
+
+def test_without_averaged_weights_there_is_nothing_to_mix(begun: dict[str, Any], tmp_path: Path) -> None:
+    run = opendg.train("erm", out=tmp_path / "run", **(begun | {"average": 0.0}))
+    with pytest.raises(OpenDGError, match="has no averaged weights"):
+        with_share(run, 0.1, tmp_path / "mixed", device="cpu")
     assert not (tmp_path / "mixed").exists()
 
 

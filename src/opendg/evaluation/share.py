@@ -10,6 +10,7 @@ from opendg.evaluation.evaluate import predict_split
 from opendg.predictions import Predictions
 from opendg.protocol import Rows
 from opendg.runs.directory import Run
+from opendg.runs.restore import choose_weights
 from opendg.runs.scores import fit_scores
 from opendg.training.build import make_classifier
 from opendg.training.devices import make_fabric
@@ -18,22 +19,21 @@ from opendg.training.loop import mixed
 
 
 def with_share(run: Run, share: float, out: Path, device: str = "auto") -> Run:
-    """The run that `run`, whose averaged weights have forgotten their start, would be with `average_start = share`.
+    """The run that `run` would be with `average_start = share`, in the new directory `out`.
 
-    It lies in the new directory `out`. The starting weights are made anew, and must be what they were.
+    From the share s that it has, (1 - t) w_s + t w_0 with t = (share - s) / (1 - s) is w~ with the other one. The
+    starting weights w_0 are made anew, and must be what they were.
     """
     job = Job.from_json(run.config)
-    if job.recipe.average_start or not job.recipe.average:
-        raise OpenDGError(
-            f"{str(run.path)!r} has no averaged weights that have forgotten their start: name a run that has them."
-        )
+    choose_weights(run, "averaged")
     classifier, place = make_classifier(job), make_fabric(device).device
     if run.config["starting_weights"] != classifier.backbone.start:
         raise OpenDGError(
             f"The weights {job.weights!r} are not those that {str(run.path)!r} started from: put those back."
         )
     index, split = job.open_data()
-    tensors = mixed(run.load_weights("averaged"), classifier.state_dict(), share)
+    had = job.recipe.average_start
+    tensors = mixed(run.load_weights("averaged"), classifier.state_dict(), (share - had) / (1 - had))
     classifier.load_state_dict(tensors)
     classifier.place(place, job.recipe.precision)
     classifier.eval()
