@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from opendg.episodes import Episode
 from opendg.errors import OpenDGError
 from opendg.methods.chance import uniform
+from opendg.methods.erm import ERM
 from opendg.methods.registry import make_method
 from opendg.methods.rsc import RSC
+from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
 from small import small_backbone, small_state
 from tests.methods.beside_erm import compare, domain_episode, gradients_of, pair
@@ -88,6 +90,22 @@ def test_an_image_that_hardly_falls_is_left_alone() -> None:
 def test_no_image_muted_is_erm(ova: bool) -> None:
     assert all(compare(RSC(RSC.Config(images=(0.0,), ova=ova)), episode=wide_episode()).values())
     assert not any(compare(RSC(RSC.Config(ova=ova)), episode=wide_episode()).values())
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_nfnet"])
+def test_what_follows_the_last_map_sees_one_pass(name: str) -> None:
+    """Of a network with BatchNorm behind its last stage, or with a layer there that works in place."""
+    images = torch.randn(12, 3, 64, 64, generator=torch.Generator().manual_seed(5))
+    episode, state = replace(domain_episode(), images=images), small_state()
+    buffers = []
+    for method in (RSC(RSC.Config(images=(0.0,))), ERM()):
+        torch.manual_seed(0)
+        network = method.build(build_backbone(name), 4, 3).train()
+        gradients_of(method, network, episode, state)
+        assert network.training
+        assert all(module.training for module in network.modules())
+        buffers.append(dict(network.named_buffers()))
+    assert [key for key in buffers[0] if not torch.equal(buffers[0][key], buffers[1][key])] == []
 
 
 def test_off_in_evaluation() -> None:

@@ -13,8 +13,8 @@ No gradient goes through g or m.
 Needs a map after the last stage: 7 x 7 cells in a ResNet at 224 pixels, 2 x 2 in the ConvNet (one cell is muted).
 Off in evaluation. Cost: ERM's and two passes of pooling and head.
 Deviations: the authors' batch holds every image twice, the second one mirrored; ours does not, for the augmentation
-mirrors. Their images have 222 pixels. The mask is chosen from this very pass: their code takes it in evaluation mode
-from a detached F, which is the same wherever nothing but pooling and head follows the last map.
+mirrors. Their images have 222 pixels. As in their code the mask is chosen from a detached F in evaluation mode: where
+BatchNorm follows the last map (EfficientNet, ResNet-V2), muted maps do not move its running statistics.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from opendg.methods.chance import uniform
 from opendg.methods.erm import ERM, classification_losses, total
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier
+from opendg.models.modes import evaluating
 from opendg.models.stages import behind, channels, wide
 
 
@@ -70,11 +71,13 @@ class RSC(Method):
         """(n, C, h, w) of 0 and 1. It is called inside the forward pass, and runs the rest of the network twice."""
         rest = behind(classifier.backbone, stage)
         leaf = found.detach().requires_grad_()
-        logits = classifier.heads(rest(leaf)).logits
-        (gradient,) = torch.autograd.grad(logits.gather(1, labels[:, None]).sum(), leaf)
+        with evaluating(rest):
+            logits = classifier.heads(rest(leaf.clone())).logits  # a clone: the next layer may work in place
+            (gradient,) = torch.autograd.grad(logits.gather(1, labels[:, None]).sum(), leaf)
+            with torch.no_grad():
+                mask = self.muted(leaf, gradient, uniform(state, 1) < 0.5)
+                after = classifier.heads(rest(leaf * mask)).logits
         with torch.no_grad():
-            mask = self.muted(leaf, gradient, uniform(state, 1) < 0.5)
-            after = classifier.heads(rest(leaf * mask)).logits
             fall = (logits.softmax(1) - after.softmax(1)).gather(1, labels[:, None]).squeeze(1)
             chosen = self.chosen(fall, state.fraction)
             return torch.where(chosen[:, None, None, None], mask, torch.ones_like(mask))
