@@ -216,6 +216,16 @@ def test_rows_of_one_name_are_told_apart() -> None:
     ]  # fmt: skip
 
 
+def test_a_head_that_the_plan_does_not_ask_for_is_in_the_name() -> None:
+    found = [result("erm", chosen={"ova": True}), result("medic")]
+    for entries in ([], [Entry("erm", "ERM"), Entry("medic")], [Entry("erm", "ERM+ova", {"ova": True})]):
+        table = make_table("x", found, scores=("cls",), entries=entries)
+        assert {row.label for row in table.rows} == {"ERM+ova-cls", "MEDIC-cls"}
+        assert "Settings: ERM+ova: ova=True." in " ".join(table.header)
+    varied = make_table("x", found[:1], scores=("cls",), entries=[Entry("erm", "ERM", vary={"ova": [False, True]})])
+    assert [row.label for row in varied.rows] == ["ERM-cls"]
+
+
 def test_runs_from_other_weights_are_other_rows_and_named() -> None:
     found = [result("erm", seed=seed, start=start) for seed, start in enumerate(("aaaa", "aaaa", "bbbb", None))]
     table = make_table("x", [*found, result("medic", start="aaaa")], scores=("cls",))

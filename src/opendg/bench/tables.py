@@ -11,7 +11,7 @@ from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.published import Published, PublishedRow
 from opendg.bench.records import Result, one_protocol
-from opendg.methods.registry import METHODS
+from opendg.methods.registry import METHODS, make_method, settings
 
 SCORES = ("cls", "bcls", "energy")
 SPREAD = "seeds; Avg is the mean of its row, ± over the seeds that have every target"
@@ -212,10 +212,12 @@ def own_score(method: str) -> str:
 
 
 def name_of(result: Result, entries: Sequence[Entry]) -> str:
-    """A kind of run as the plan calls it, else by its method's title."""
+    """A kind of run as the plan calls it, else by its method's title; with a head that neither has by itself."""
     entry, method = entry_of(result, entries), str(result.record["method"])
     title = METHODS[method].title if method in METHODS else method
-    return entry.label if entry and entry.label else title
+    name, asked = (entry.label, {*entry.settings, *entry.vary}) if entry else ("", set())
+    added = result.record["settings"].get("ova") and "ova" not in asked and method in METHODS
+    return (name or title) + "+ova" * bool(added and settings(make_method(method)).get("ova") is False)
 
 
 def kinds(rows: Sequence[Row], entries: Sequence[Entry]) -> dict[str, tuple[Result, ...]]:
