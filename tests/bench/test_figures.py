@@ -46,7 +46,7 @@ def test_figures_come_from_finished_runs(finished: Finished, tmp_path: Path, kin
     assert "Protocol: " in page
     caption = " ".join(made.caption)
     assert "Seeds: 0, 1" in caption
-    rule = "H@source95 is H@source95" if kind == "confusion" else "Threshold: none is needed."
+    rule = "Threshold: " + ("H@source95, largest " if kind in ("confusion", "thresholds") else "none is needed.")
     assert rule in caption, "no rule is named that the figure does not use"
     assert ("Means over seeds" in caption) == (kind == "thresholds")
     assert "standard deviation" not in caption
@@ -76,6 +76,21 @@ def test_the_curves_of_the_threshold_figure_are_h_scores(finished: Finished) -> 
     seen = figures.beside(result)
     assert len(sides[0][0]) == seen.known.sum()
     assert len(sides[0][2]) == (~seen.known).sum()
+
+
+def test_the_threshold_figure_is_told_in_numbers(finished: Finished, tmp_path: Path) -> None:
+    plan, runs = finished
+    made = produce(shown(plan, "thresholds"), results_of(plan, runs, None), tmp_path, device="cpu")
+    assert made.numbers in (tmp_path / "signs.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in made.numbers.splitlines()[2:]]
+    assert [row[0] for row in rows] == [f"{on}: {row}" for on in ("ink", "wood") for row in ("ERM-cls", "MEDIC-bcls")]
+    both = measured_rows(take_weights(results_of(plan, runs, None)), plan.methods, ("own",), None)
+    _, seen, sources = figures._h_curves(both, "wood", None, "cpu")
+    h, best = seen["MEDIC-bcls"], sources["MEDIC-bcls"].argmax()
+    ruled = [one.record["scores"]["bcls"]["h@source95"]["h"] for one in figures.of_target(both[1], "wood")]
+    assert [float(cell) for cell in rows[3][1:]] == pytest.approx(
+        [100 * h.max(), 100 * h[best], 100 * np.mean(ruled)], abs=0.051
+    )
 
 
 def test_thresholds_are_laid_where_the_scores_lie() -> None:

@@ -43,11 +43,34 @@ def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: s
     """H against the threshold for every target: on the target, and on the source domains with their unknown images."""
     written = []
     for target in targets(rows):
-        scored = [(row, _both_sides(row, target, root, device)) for row in rows if of_target(row, target)]
-        at = _axis([side for _, sides in scored for side in sides])
-        curves = [{row.label: _mean_h(sides[i::2], at) for row, sides in scored} for i in (0, 1)]
-        written += figures.threshold_figure(at, curves[0], curves[1], out / f"thresholds-{target}")
+        at, seen, sources = _h_curves(rows, target, root, device)
+        written += figures.threshold_figure(at, seen, sources, out / f"thresholds-{target}")
     return written
+
+
+def threshold_numbers(
+    rows: Sequence[Row], root: Path | None, device: str = "auto"
+) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: what the curves of each target reach, and what the rule that sees sources alone does."""
+    found = []
+    for target in targets(rows):
+        _, seen, sources = _h_curves(rows, target, root, device)
+        for row in (row for row in rows if row.label in seen):
+            h, best = seen[row.label], int(np.argmax(sources[row.label]))
+            ruled = row.measured(target, "h@source95", (target,)).mean
+            said = [100 * h.max(), 100 * h[best], ruled]
+            found.append([f"{target}: {row.label}", *("-" if value is None else f"{value:.1f}" for value in said)])
+    return ["H-score", "best on the target", "at the sources' best threshold", "H@source95"], found
+
+
+def _h_curves(
+    rows: Sequence[Row], target: str, root: Path | None, device: str
+) -> tuple[Floats, dict[str, Floats], dict[str, Floats]]:
+    """Thresholds, and by label the mean H at each: on the target, and on the source domains."""
+    scored = [(row, _both_sides(row, target, root, device)) for row in rows if of_target(row, target)]
+    at = _axis([side for _, sides in scored for side in sides])
+    seen, sources = ({row.label: _mean_h(sides[i::2], at) for row, sides in scored} for i in (0, 1))
+    return at, seen, sources
 
 
 Side = tuple[Floats, NDArray[np.bool_], Floats]  # values of known images, which are right, values of unknown ones

@@ -28,7 +28,10 @@ def describe(
     is not noted again.
     """
     rules = [rule for rule in RULES if rule.key in metrics]
-    threshold = "; ".join(f"{NAMES[rule.key]} is {rule.name}, {rule.idea}; it saw {rule.saw}" for rule in rules)
+    names = {
+        rule.key: rule.name if NAMES[rule.key] == rule.name else f"{NAMES[rule.key]} is {rule.name}" for rule in rules
+    }
+    threshold = "; ".join(f"{names[rule.key]}, {rule.idea}; it saw {rule.saw}" for rule in rules)
     selections = _by_row({label: _selection(found[0]) for label, found in rows.items()})
     facts = {
         "protocol": " ".join(_each(results, "protocol")),

@@ -23,6 +23,7 @@ from opendg.bench.reproduce import (
     asked_for,
     caption_of,
     figure_page,
+    numbers_of,
     produce,
     titled,
 )
@@ -187,8 +188,9 @@ def _texts(page: Path) -> dict[str, bytes]:
     plan = made.plan_of(page.parent)
     if plan.show.kind in FIGURES:
         pictures = [name for name in PICTURE.findall(page.read_text()) if (page.parent / name).is_file()]
-        caption = caption_of(plan, take_weights(results, made.take), made.said)
-        return {page.name: figure_page(titled(plan, results), pictures, caption).encode()}
+        taken = take_weights(results, made.take)
+        caption, numbers = caption_of(plan, taken, made.said), numbers_of(plan, taken)
+        return {page.name: figure_page(titled(plan, results), pictures, caption, numbers).encode()}
     with TemporaryDirectory() as folder:
         files = made.make(results, page.parent, Path(folder)).files
         return {path.name: path.read_bytes() for path in files if path.suffix in TEXTS}

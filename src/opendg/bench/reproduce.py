@@ -19,7 +19,7 @@ from opendg.bench.ledger import Ledger
 from opendg.bench.plan import Plan, load_plan, place
 from opendg.bench.published import published
 from opendg.bench.records import Result, Tested, load_records, read_records, take_weights
-from opendg.bench.render import write_table
+from opendg.bench.render import markdown_table, write_table
 from opendg.bench.runners import Runner
 from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
 from opendg.bench.work import Site
@@ -56,6 +56,7 @@ class Product:
     tables: list[Table] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     caption: tuple[str, ...] = ()
+    numbers: str = ""  # a table of what a figure shows
     files: list[Path] = field(default_factory=list)
 
 
@@ -281,10 +282,10 @@ SAID = {
     "Dotted: the best threshold of the sources; the marker shows what it gives on the target. Means over seeds.",
     "tsne": f"t-SNE (perplexity {PERPLEXITY:.0f}) of target features, the first seed, {figures.POINTS} images at most.",
     "oscr": "OSCR curves of the first seed.",
-    "confusion": "Threshold: the one that accepts 95 % of the source validation images. The first seed.",
+    "confusion": "Shares of each true class by answer. The first seed.",
 }
 
-RULED = {"confusion": ("h@source95",)}  # figures that take their threshold from a rule
+RULED = {"confusion": ("h@source95",), "thresholds": ("h@source95",)}  # figures that a rule's threshold is read in
 
 
 def _figure(
@@ -294,8 +295,9 @@ def _figure(
     caption = caption_of(plan, results, notes)
     page = out / f"{plan.name}.md"
     pictures = [path.name for path in drawn if path.suffix == ".png"]
-    write_atomic(page, figure_page(plan, pictures, caption).encode())
-    return Product(caption=caption, files=[page, *drawn])
+    numbers = numbers_of(plan, results, root, device)
+    write_atomic(page, figure_page(plan, pictures, caption, numbers).encode())
+    return Product(caption=caption, numbers=numbers, files=[page, *drawn])
 
 
 def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
@@ -315,10 +317,22 @@ def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> t
     return (SAID[plan.show.kind], *header, *notes)
 
 
-def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str]) -> str:
-    """Markdown that shows the pictures, by their file names, above the caption."""
+def numbers_of(plan: Plan, results: Sequence[Result], root: Path | None = None, device: str = "auto") -> str:
+    """What a figure shows in numbers, as a table of Markdown; only that of thresholds has some."""
+    if plan.show.kind != "thresholds":
+        return ""
+    return markdown_table(*figures.threshold_numbers(figure_rows(plan, results), root, device))
+
+
+def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str], numbers: str = "") -> str:
+    """Markdown that shows the pictures, by their file names, above their numbers and the caption."""
     shown = "\n\n".join(f"**{Path(name).stem}**\n\n![{Path(name).stem}]({name})" for name in pictures)
-    return f"# {plan.title}\n\n{shown}\n\n" + "\n".join(f"- {line}" for line in caption) + "\n"
+    return (
+        f"# {plan.title}\n\n{shown}\n\n"
+        + f"{numbers}\n\n" * bool(numbers)
+        + "\n".join(f"- {line}" for line in caption)
+        + "\n"
+    )
 
 
 def site_of(runs: Path, root: Path | None, **options: Any) -> Site:

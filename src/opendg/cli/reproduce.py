@@ -107,6 +107,8 @@ def show(made: Product, as_json: bool) -> None:
     if made.comparisons:
         title, names, rows = comparison_lines(made.comparisons)
         typer.echo(f"{title}\n\n{markdown_table(names, rows)}\n")
+    if made.numbers:
+        typer.echo(made.numbers + "\n")
     if made.caption:
         typer.echo("\n".join(made.caption) + "\n")
     typer.echo("Written: " + ", ".join(str(path) for path in made.files))
