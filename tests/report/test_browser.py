@@ -205,7 +205,7 @@ def test_curves_have_a_panel_for_each_target_and_a_line_for_each_run(seen: Visit
     assert line.startswith("M34 232")  # (0, 0)
     assert line.endswith(f"L288 {line.split(' ')[-1]}")  # (1, Acc)
     classes = {path.get_attribute("class") for path in seen.tab.locator("#legend path").all()}
-    assert len(classes) == 4  # colour and dash of their own
+    assert len(classes) == 3  # colour and dash of their own, the same under both protocols
 
 
 def test_the_keyboard_reaches_everything_in_order(browser: Any, page: Path) -> None:
@@ -401,7 +401,7 @@ def test_runs_of_two_protocols_are_told_apart_by_their_titles(browser: Any, runs
         first, second, alone = sorted(seen.texts("#pick option"), key=lambda title: ("medic" in title, title))
         assert alone == "medic → wood, seed 0", "no longer than it must be"
         assert first != second
-        assert first.startswith("erm → wood, seed 0 (signs:shared:3+1:")
+        assert first.startswith("erm, ova=true → wood, seed 0 (signs:shared:3+1:")
 
 
 OVERLAPS = """() => {

@@ -140,7 +140,7 @@ def test_a_run_with_two_records_gives_two_rows(runs: Path, tmp_path: Path) -> No
     facts = write_report([run], tmp_path / "page.html", points=0)
     assert (facts["runs"], facts["with_predictions"]) == (2, 2)
     variants = {entry["variant"] for entry in data_of(tmp_path / "page.html")["runs"]}
-    assert variants == {"the last iterate", "averaged weights (decay 0.9)"}
+    assert variants == {"the last iterate, ova=true", "averaged weights (decay 0.9), ova=true"}
 
 
 def test_runs_without_predictions_or_images_say_so(runs: Path, signs: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     assert by_name["erm-wood"]["variant"] == "ova=true"
     assert by_name["plain-wood"]["variant"] == "ova=false"
     assert by_name["medic-wood"]["variant"] == ""
-    assert by_name["other-wood"]["variant"] == ""  # alone under its protocol
+    assert by_name["other-wood"]["variant"] == "ova=true"  # though alone under its protocol: see below
     by_name["medic-ink"]["backbone"] = "resnet18.tv_in1k"
     name_variants(entries)
     assert by_name["erm-wood"]["variant"] == "ova=true, convnet"
@@ -113,6 +113,12 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     by_name["medic-wood"]["origin"]["starting_weights"] = None  # a record from before it was kept
     name_variants(entries)
     assert by_name["medic-wood"]["variant"] == "from=not recorded"
+
+
+def test_a_head_that_the_method_is_without_by_default_is_always_named(runs: Path) -> None:
+    entries = [found.entry for found in find_records([runs / "erm-wood", runs / "medic-wood"])[0]]
+    name_variants(entries)
+    assert {entry["method"]: entry["variant"] for entry in entries} == {"erm": "ova=true", "medic": ""}
 
 
 def test_trials_of_a_search_are_shown_only_where_its_folder_is_given(runs: Path, tmp_path: Path) -> None:

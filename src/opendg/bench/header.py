@@ -120,6 +120,11 @@ def unusual(record: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={short(value)}" for key, value in record["settings"].items() if usual.get(key) != value)
 
 
+def adds_head(method: str, ova: object) -> bool:
+    """Whether a run has a one-vs-all head that its method is without by default: no mere value of a setting."""
+    return ova is True and method in METHODS and settings(make_method(method)).get("ova") is False
+
+
 def differing(result: Result, others: Sequence[Result]) -> str:
     """What tells a result from others of its name: settings, recipe, backbone, what it started from, weights."""
     found = []

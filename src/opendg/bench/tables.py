@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opendg.bench.header import describe, differing
+from opendg.bench.header import adds_head, describe, differing
 from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.published import Published, PublishedRow
 from opendg.bench.records import Result, one_protocol
-from opendg.methods.registry import METHODS, make_method, settings
+from opendg.methods.registry import METHODS
 
 SCORES = ("cls", "bcls", "energy")
 SPREAD = "seeds; Avg is the mean of its row, ± over the seeds that have every target"
@@ -216,8 +216,7 @@ def name_of(result: Result, entries: Sequence[Entry]) -> str:
     entry, method = entry_of(result, entries), str(result.record["method"])
     title = METHODS[method].title if method in METHODS else method
     name, asked = (entry.label, {*entry.settings, *entry.vary}) if entry else ("", set())
-    added = result.record["settings"].get("ova") and "ova" not in asked and method in METHODS
-    return (name or title) + "+ova" * bool(added and settings(make_method(method)).get("ova") is False)
+    return (name or title) + "+ova" * ("ova" not in asked and adds_head(method, result.record["settings"].get("ova")))
 
 
 def kinds(rows: Sequence[Row], entries: Sequence[Entry]) -> dict[str, tuple[Result, ...]]:

@@ -167,9 +167,12 @@ def _said(value: Any) -> str:
 def name_variants(entries: Iterable[Entry]) -> None:
     """Give each entry its `variant` and its `group`.
 
-    The variant is what sets it apart from the other entries of its method under its protocol; the backbone is part of
-    it where the protocol has several. A group is what a mean over targets and seeds may be taken of.
+    The variant is what sets it apart from the other entries of its method under its protocol, and a one-vs-all head
+    that the method is without by default; the backbone is part of it where the protocol has several. A group is what a
+    mean over targets and seeds may be taken of.
     """
+    from opendg.bench.header import adds_head  # it knows the methods, and with them torch
+
     groups: dict[str, int] = {}
     protocols: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -179,7 +182,8 @@ def name_variants(entries: Iterable[Entry]) -> None:
         several = len({entry["backbone"] for entry in own}) > 1
         for entry, mine in zip(own, facts, strict=True):
             same = [other for each, other in zip(own, facts, strict=True) if each["method"] == entry["method"]]
-            differ = [key for key in mine if any(other.get(key) != mine[key] for other in same)]
+            head = {"ova"} if adds_head(entry["method"], mine.get("ova") == "true") else set()
+            differ = [key for key in mine if key in head or any(other.get(key) != mine[key] for other in same)]
             words = [mine[key] if key == "selection" else f"{key}={mine[key]}" for key in differ]
             entry["variant"] = ", ".join(words + ([entry["backbone"]] if several else []))
             whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(mine.items()))
