@@ -240,6 +240,12 @@ def test_every_shipped_plan_can_be_placed_without_data() -> None:
     assert len({job.protocol.id for _, job in place(rotating.cells()).values()}) == 7
 
 
+def test_entries_of_a_shipped_plan_have_names_of_their_own() -> None:
+    for name in list_plans():
+        names = [entry.label or entry.method for entry in load_plan(name).methods]
+        assert len(set(names)) == len(names), name
+
+
 def test_a_shipped_plan_by_a_wrong_name_and_a_file_that_is_not_there() -> None:
     with pytest.raises(OpenDGError, match="did you mean 'digits-dg'"):
         load_plan("digits")
