@@ -70,6 +70,18 @@ def test_the_one_setting_has_the_best_mean_rank(tmp_path: Path) -> None:
     assert combine(folders, tmp_path / "cls.toml", score="cls")[0].trial.number == 0  # the order is turned round
 
 
+def test_the_budget_counts_trainings_where_trials_share_them(tmp_path: Path) -> None:
+    folders = [written(tmp_path / name, name, [0.1, 0.2, 0.3, 0.4]) for name in ("a", "b")]
+    for folder in folders:
+        trials = json.loads((folder / "trials.json").read_text())
+        for trial in trials:
+            trial["values"] |= {"recipe.average_start": 0.1 * trial["number"], "recipe.lr": 0.5 + trial["number"] // 3}
+        (folder / "trials.json").write_text(json.dumps(trials))
+    combine(folders, tmp_path / "best.toml")
+    spent = "4 trials for each target, on 2 trainings of 500 iterations in every fold"
+    assert spent in (tmp_path / "best.toml").read_text()
+
+
 def test_the_budget_says_when_trials_were_in_fast_motion(tmp_path: Path) -> None:
     """Also where tune.json does not name the pace, as those of before."""
     folders = [written(tmp_path / name, name, [0.1], fixed={"recipe.iterations": 2000}) for name in ("a", "b")]

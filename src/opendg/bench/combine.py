@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from opendg.bench.search import ITERATIONS, Search, Trial, difference, times
+from opendg.bench.space import trainings
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder
 from opendg.training.config import write_config
@@ -138,7 +139,9 @@ def budget(searches: list[Search], count: int) -> str:
     facts = searches[0].facts
     folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][ITERATIONS]
     pace = facts["pace"]
+    trained = trainings(trial.values for trial in searches[0].trials[:count])
+    how = "each trained for" if trained == count else f"on {trained} training{'s' * (trained > 1)} of"
     return (
-        f"Budget: {count} trials for each target, each trained for {iterations} iterations"
+        f"Budget: {count} trials for each target, {how} {iterations} iterations"
         f"{f' at {times(pace)} the learning rate' if pace > 1 else ''} in every fold; folds of all targets: {folds}."
     )

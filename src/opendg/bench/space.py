@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +112,11 @@ def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int)
         {name: values.at(float(share)) for (name, values), share in zip(space.items(), point, strict=True)}
         for point in points
     ]
+
+
+def trainings(settings: Iterable[Mapping[str, Any]]) -> int:
+    """How many trainings these settings take: those that differ in the share of the start alone take one."""
+    return len({tuple((name, values[name]) for name in sorted(values) if name != START) for values in settings})
 
 
 def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:

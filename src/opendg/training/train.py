@@ -38,7 +38,7 @@ def train(
     method: str, data: str, target: str | list[str], *, out: str | Path | None = None, report: Report | None = None,
     **asked: Any,
 ) -> Run:  # fmt: skip
-    """Train a method and give its Run. `asked` is what `opendg train` offers: see `start` and `job.plan`."""
+    """Train a method and give its Run. `asked` is what the command `opendg train` takes, under the same names."""
     run, iterations = start(method, data, target, out=out, report=report, **asked)
     for _ in iterations:
         pass
