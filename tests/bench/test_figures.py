@@ -41,6 +41,10 @@ def test_figures_come_from_finished_runs(finished: Finished, tmp_path: Path, kin
     made = produce(shown(plan, kind), results_of(plan, runs, None), tmp_path, device="cpu")
     drawn = sorted(path.name for path in tmp_path.iterdir() if path.suffix in (".png", ".svg"))
     assert drawn == sorted(f"{name}{suffix}" for name in names for suffix in (".png", ".svg"))
+    for name in names:  # a picture says what it shows also where it stands alone
+        method = {"erm": "ERM", "medic": "MEDIC", "cls": "ERM-cls", "bcls": "MEDIC-bcls"}.get(name.split("-")[-1])
+        title = f"{method} on {name.split('-')[1]}" if method else name.split("-")[1]
+        assert f"<!-- {title} -->" in (tmp_path / f"{name}.svg").read_text()
     page = (tmp_path / "signs.md").read_text()
     assert all(f"]({name}.png)" in page for name in names)
     assert "Protocol: " in page

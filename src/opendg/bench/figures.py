@@ -44,7 +44,7 @@ def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: s
     written = []
     for target in targets(rows):
         at, seen, sources = _h_curves(rows, target, root, device)
-        written += figures.threshold_figure(at, seen, sources, out / f"thresholds-{target}")
+        written += figures.threshold_figure(at, seen, sources, out / f"thresholds-{target}", target)
     return written
 
 
@@ -120,8 +120,9 @@ def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:
         if not np.isfinite(seen.features).all():
             raise OpenDGError(f"The run {result.path.parent.name!r} has features that are no numbers: train it anew.")
         written += figures.embedding_figure(
-            plane(seen.features), seen.known, out / f"tsne-{target}-{_file(row, with_score=False)}"
-        )
+            plane(seen.features), seen.known, out / f"tsne-{target}-{_file(row, with_score=False)}",
+            f"{_name(row)} on {target}",
+        )  # fmt: skip
     return written
 
 
@@ -133,7 +134,7 @@ def draw_oscr_curves(rows: Sequence[Row], out: Path) -> list[Path]:
         for row in rows:
             for result in of_target(row, target)[:1]:
                 curves[row.label] = curve_of(plain_score(row.score), beside(result))
-        written += figures.oscr_figure(curves, out / f"oscr-{target}")
+        written += figures.oscr_figure(curves, out / f"oscr-{target}", target)
     return written
 
 
@@ -144,7 +145,9 @@ def draw_confusion(rows: Sequence[Row], out: Path) -> list[Path]:
         seen, rule = beside(result), result.record["scores"][row.score]["h@source95"]
         accepted = plain_score(row.score)(seen) >= rule["ranked_threshold"]
         counts = confusion(seen.label, seen.predicted, accepted, len(result.record["known"]))
-        written += figures.confusion_figure(counts, result.record["known"], out / f"confusion-{target}-{_file(row)}")
+        written += figures.confusion_figure(
+            counts, result.record["known"], out / f"confusion-{target}-{_file(row)}", f"{row.label} on {target}"
+        )
     return written
 
 
@@ -218,7 +221,12 @@ def _value(score: Score, predictions: Predictions, which: NDArray[np.bool_] | No
     return values if which is None else values[which]
 
 
+def _name(row: Row) -> str:
+    """A row's label without its score."""
+    return row.label.removesuffix(f"-{row.score}")
+
+
 def _file(row: Row, with_score: bool = True) -> str:
     """A row's label as part of a file's name."""
-    label = row.label if with_score else row.label.removesuffix(f"-{row.score}")
+    label = row.label if with_score else _name(row)
     return "".join(sign if sign.isalnum() or sign in "-+." else "_" for sign in label.lower())

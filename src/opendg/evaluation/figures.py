@@ -53,9 +53,11 @@ def check_figure(path: Path) -> None:
         raise OpenDGError(f"There is no folder {str(path.parent)!r} for the figure: make it, or choose another.")
 
 
-def oscr_figure(curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: Path) -> list[Path]:
+def oscr_figure(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: Path, title: str = ""
+) -> list[Path]:  # fmt: skip
     """Right answers on known images against accepted unknown ones: a label -> (fpr, ccr, area) of `oscr_curve`."""
-    with _figure(path) as (figure, axes, written):
+    with _figure(path, title) as (figure, axes, written):
         for (label, (fpr, ccr, area)), style in zip(curves.items(), _lines(), strict=False):
             axes.plot(np.asarray(fpr), np.asarray(ccr), label=f"{label}  {100 * area:.1f}", **style)
         axes.set(
@@ -68,8 +70,9 @@ def oscr_figure(curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: 
 
 
 def threshold_figure(
-    thresholds: ArrayLike, target: Mapping[str, ArrayLike], source: Mapping[str, ArrayLike], path: Path
-) -> list[Path]:
+    thresholds: ArrayLike, target: Mapping[str, ArrayLike], source: Mapping[str, ArrayLike], path: Path,
+    title: str = "",
+) -> list[Path]:  # fmt: skip
     """H against the threshold, a label -> H at each: on the target solid, on the source domains with unknown images
     dashed. A vertical line marks the best source threshold, a large marker what it gives on the target.
 
@@ -78,7 +81,7 @@ def threshold_figure(
     at = np.asarray(thresholds, dtype=np.float64)
     dashed: Any = {"linestyle": (0, (4, 1.5)), "linewidth": 1.1}
     dotted: Any = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9}
-    with _figure(path) as (figure, axes, written):
+    with _figure(path, title) as (figure, axes, written):
         for (label, h), colour, marker in zip(target.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
             axes.plot(at, np.asarray(h), color=colour, label=label, marker=marker, markersize=3, markevery=0.15)
             if label in source:
@@ -97,7 +100,7 @@ def threshold_figure(
     return written
 
 
-def confusion_figure(counts: ArrayLike, classes: Sequence[str], path: Path) -> list[Path]:
+def confusion_figure(counts: ArrayLike, classes: Sequence[str], path: Path, title: str = "") -> list[Path]:
     """Shares of each true class (row) by answer (column), "unknown" last of both, from the counts of `confusion`."""
     matrix = np.asarray(counts, dtype=np.float64)
     names = [*classes, "unknown"]
@@ -107,7 +110,7 @@ def confusion_figure(counts: ArrayLike, classes: Sequence[str], path: Path) -> l
         )
     totals = matrix.sum(axis=1, keepdims=True)
     shares = np.divide(matrix, totals, out=np.zeros_like(matrix), where=totals > 0)
-    with _figure(path) as (figure, axes, written):
+    with _figure(path, title) as (figure, axes, written):
         axes.grid(False)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         if len(names) <= 20:
@@ -126,7 +129,7 @@ def confusion_figure(counts: ArrayLike, classes: Sequence[str], path: Path) -> l
     return written
 
 
-def embedding_figure(points: ArrayLike, known: ArrayLike, path: Path) -> list[Path]:
+def embedding_figure(points: ArrayLike, known: ArrayLike, path: Path, title: str = "") -> list[Path]:
     """Images as points in the plane (n, 2), t-SNE of features for one: known as dots, unknown as crosses."""
     where, is_known = np.asarray(points, dtype=np.float64), np.asarray(known, dtype=np.bool_)
     if where.shape != (len(is_known), 2):
@@ -134,7 +137,7 @@ def embedding_figure(points: ArrayLike, known: ArrayLike, path: Path) -> list[Pa
             f"An embedding figure needs two coordinates for each of {len(is_known)} images: {where.shape}."
         )
     size = float(np.clip(4000 / max(1, len(where)), 1.5, 12))
-    with _figure(path) as (figure, axes, written):
+    with _figure(path, title) as (figure, axes, written):
         for name, part, look in (
             ("known", where[is_known], {"s": size, "color": COLOURS[0], "alpha": 0.55, "linewidths": 0}),
             ("unknown", where[~is_known], {"s": 1.6 * size, "color": COLOURS[1], "marker": "x", "linewidths": 0.7}),
@@ -164,7 +167,7 @@ def openness_figure(openness: ArrayLike, oscr: Mapping[str, ArrayLike], path: Pa
 
 
 @contextmanager
-def _figure(path: Path) -> Iterator[tuple[Figure, Axes, list[Path]]]:
+def _figure(path: Path, title: str = "") -> Iterator[tuple[Figure, Axes, list[Path]]]:
     """A figure to draw on; afterwards it stands at `path` with .png and .svg, whole or not at all."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -172,6 +175,8 @@ def _figure(path: Path) -> Iterator[tuple[Figure, Axes, list[Path]]]:
     written: list[Path] = []
     with matplotlib.rc_context(STYLE):
         figure = Figure(layout="constrained")
+        if title:
+            figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=8.5, fontweight="bold")
         yield figure, figure.add_subplot(), written
         for suffix, options in SUFFIXES.items():
             drawn = BytesIO()
