@@ -70,6 +70,25 @@ def test_the_one_setting_has_the_best_mean_rank(tmp_path: Path) -> None:
     assert combine(folders, tmp_path / "cls.toml", score="cls")[0].trial.number == 0  # the order is turned round
 
 
+def test_of_the_shares_on_one_training_the_best_is_ranked(tmp_path: Path) -> None:
+    """Trials 0 to 2 are one training, 3 and 4 another. Ranked one by one, trial 1 would be first: 5/3 against 2."""
+    folders = [
+        written(tmp_path / "a", "photo", [0.59, 0.62, 0.61, 0.58, 0.50]),
+        written(tmp_path / "b", "sketch", [0.10, 0.52, 0.51, 0.90, 0.50]),
+        written(tmp_path / "c", "art", [0.10, 0.52, 0.51, 0.53, 0.20]),
+    ]
+    for folder in folders:
+        trials = json.loads((folder / "trials.json").read_text())
+        for trial in trials:
+            trial["values"] |= {"recipe.average_start": 0.1 * trial["number"], "recipe.lr": 0.5 + trial["number"] // 3}
+        (folder / "trials.json").write_text(json.dumps(trials))
+    places = combine(folders, tmp_path / "best.toml")
+    assert [place.trial.number for place in places] == [3, 1]
+    assert places[0].ranks == {"photo": 2, "sketch": 1, "art": 1}
+    assert places[1].ranks == {"photo": 1, "sketch": 2, "art": 2}
+    assert tomllib.loads((tmp_path / "best.toml").read_text())["recipe"]["lr"] == 1.5
+
+
 def test_the_budget_counts_trainings_where_trials_share_them(tmp_path: Path) -> None:
     folders = [written(tmp_path / name, name, [0.1, 0.2, 0.3, 0.4]) for name in ("a", "b")]
     for folder in folders:

@@ -1,5 +1,8 @@
 """One setting for all targets: the best mean rank over the targets' own searches.
 
+Trials on one training, which differ in the share of the starting weights alone, are the same networks: the share with
+the best mean OSCR stands for them. Else many near-equal shares would crowd the ranks.
+
 A search for a target has not opened it. But each target is a source domain in the searches of the others, so the one
 setting has been chosen with a look at every domain, as a source. Whoever shows a table made with it says so (`NOTE`).
 """
@@ -12,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from opendg.bench.search import ITERATIONS, Search, Trial, difference, times
-from opendg.bench.space import trainings
+from opendg.bench.space import training_of
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder
 from opendg.training.config import write_config
@@ -66,7 +69,7 @@ def check_out(out: Path) -> None:
 
 
 def combine(searches: list[Search], out: Path, score: str | None = None) -> list[Place]:
-    """Every setting that all searches have tried, the best mean rank first; written to `out` as a config.
+    """A setting of every training that all searches have made, the best mean rank first; written to `out` as a config.
 
     Equal mean ranks are parted by mean OSCR. The score is the searches' own unless another is named: they hold all.
     """
@@ -77,15 +80,28 @@ def combine(searches: list[Search], out: Path, score: str | None = None) -> list
     if any(all(score not in trial.oscr for trial in search.trials) for search in searches):
         raise OpenDGError(f"The score {score!r} was not measured in all of these searches: choose another --score.")
     count = min(len(search.trials) for search in searches)
-    reached = {target: [trial.value(score) for trial in search.trials[:count]] for target, search in by_target.items()}
+    chosen = best_shares(searches, count, score)
+    reached = {t: [search.trials[trial.number].value(score) for trial in chosen] for t, search in by_target.items()}
     ranked = {target: ranks(values) for target, values in reached.items()}
     places = [
-        Place(trial, {t: ranked[t][trial.number] for t in by_target}, {t: reached[t][trial.number] for t in by_target})
-        for trial in searches[0].trials[:count]
+        Place(trial, {t: ranked[t][i] for t in by_target}, {t: reached[t][i] for t in by_target})
+        for i, trial in enumerate(chosen)
     ]
     places.sort(key=lambda place: (place.mean_rank, -place.mean_oscr, place.trial.number))
     write_choice(out, places[0], searches, score, count)
     return places
+
+
+def best_shares(searches: list[Search], count: int, score: str) -> list[Trial]:
+    """Of the first search's trials one for each training: the share of the start that is best over all searches."""
+    by_training: dict[object, list[Trial]] = {}
+    for trial in searches[0].trials[:count]:
+        by_training.setdefault(training_of(trial.values), []).append(trial)
+
+    def mean(trial: Trial) -> float:
+        return fmean(search.trials[trial.number].value(score) for search in searches)
+
+    return [max(trials, key=mean) for trials in by_training.values()]
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -139,7 +155,7 @@ def budget(searches: list[Search], count: int) -> str:
     facts = searches[0].facts
     folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][ITERATIONS]
     pace = facts["pace"]
-    trained = trainings(trial.values for trial in searches[0].trials[:count])
+    trained = len({training_of(trial.values) for trial in searches[0].trials[:count]})
     how = "each trained for" if trained == count else f"on {trained} training{'s' * (trained > 1)} of"
     return (
         f"Budget: {count} trials for each target, {how} {iterations} iterations"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,9 +114,9 @@ def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int)
     ]
 
 
-def trainings(settings: Iterable[Mapping[str, Any]]) -> int:
-    """How many trainings these settings take: those that differ in the share of the start alone take one."""
-    return len({tuple((name, values[name]) for name in sorted(values) if name != START) for values in settings})
+def training_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What of the settings decides a training: settings that differ in the share of the start alone share one."""
+    return tuple((name, values[name]) for name in sorted(values) if name != START)
 
 
 def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:

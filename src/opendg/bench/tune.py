@@ -30,7 +30,7 @@ from opendg.bench.search import (
     or_nothing,
     times,
 )
-from opendg.bench.space import RECIPE, SETTINGS, START, candidates, fast_motion, part, space_of, trainings
+from opendg.bench.space import RECIPE, SETTINGS, START, candidates, fast_motion, part, space_of, training_of
 from opendg.bench.study import keep_study, need_optuna, propose
 from opendg.bench.work import readable
 from opendg.errors import Diverged, OpenDGError, require_one, unknown_name
@@ -187,7 +187,8 @@ class Tuner:
         """How many of so many trials train: a list tries several shares of the start for each training."""
         if self.sampler != "list":
             return count
-        return trainings(candidates(self.space, self.defaults, count, self.job.seed))
+        listed = candidates(self.space, self.defaults, count, self.job.seed)
+        return len({training_of(values) for values in listed})
 
     @property
     def caution(self) -> str | None:
