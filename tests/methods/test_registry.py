@@ -155,7 +155,10 @@ def test_trains_resumes_and_predicts(name: str, tree: Path, tmp_path: Path) -> N
 @ALL
 @pytest.mark.parametrize("sources", [2, 4])
 def test_two_and_four_source_domains(name: str, sources: int, tree: Path, tmp_path: Path) -> None:
-    run = start(name, tree, tmp_path / "run", sources=sources, iterations=3)
+    """With two of them the one-vs-all head is trained too, where a method offers it."""
+    head = {"ova": True} if sources == 2 and hasattr(METHODS[name].Config, "ova") else {}
+    run = start(name, tree, tmp_path / "run", sources=sources, iterations=3, chosen=SHORT.get(name, {}) | head)
+    assert ("bcls" in evaluate(run.path, device="cpu")["scores"]) or not head
     assert all(torch.isfinite(tensor).all() for tensor in run.load_weights("selected").values())
 
 
