@@ -221,23 +221,35 @@ def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Pat
         small(tree, tmp_path / "scratch", weights="none", **given)
 
 
-def test_shares_of_the_start_are_tried_on_one_training(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what it gives is what trainings of their own give, which a search that was killed in between makes."""
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The runs that a search starts to train."""
     from opendg.bench import tune as room
 
-    start = tmp_path / "start.safetensors"
-    save_file(build_backbone("convnet").net.state_dict(), start)
-    begun: list[Path] = []
+    runs: list[Path] = []
 
-    def counted(**asked: Any) -> Any:
-        begun.append(asked["out"])
+    def noted(**asked: Any) -> Any:
+        runs.append(asked["out"])
         return really(**asked)
 
     really = room.start
-    monkeypatch.setattr(room, "start", counted)
-    given: dict[str, Any] = {"weights": str(start), "schedule": "step", "average": 0.9, "folds": 2}
+    monkeypatch.setattr(room, "start", noted)
+    return runs
+
+
+@pytest.fixture
+def averaging(tmp_path: Path) -> dict[str, Any]:
+    """A search in which the share of the starting weights is tried."""
+    start = tmp_path / "start.safetensors"
+    save_file(build_backbone("convnet").net.state_dict(), start)
+    return {"weights": str(start), "schedule": "step", "average": 0.9, "folds": 2}
+
+
+def test_shares_of_the_start_are_tried_on_one_training(
+    tree: Path, tmp_path: Path, begun: list[Path], averaging: dict[str, Any]
+) -> None:
+    """And what it gives is what trainings of their own give, which a search that was killed in between makes."""
+    given = averaging
     whole = small(tree, tmp_path / "whole", trials=8, **given)
     assert [trial.values["recipe.average_start"] for trial in whole.trials] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0.1]
     assert len({trial.values["recipe.lr"] for trial in whole.trials}) == 2
@@ -246,6 +258,16 @@ def test_shares_of_the_start_are_tried_on_one_training(
         small(tree, tmp_path / "parts", trials=max(number, 1), **given)
     assert [trial.oscr for trial in Search.open(tmp_path / "parts").trials] == [trial.oscr for trial in whole.trials]
     assert not (tmp_path / "whole" / "runs").exists()
+
+
+def test_a_training_that_fails_is_not_tried_with_other_shares(
+    tree: Path, tmp_path: Path, begun: list[Path], averaging: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space_room, "LR", (1e20, 1e30))
+    search = small(tree, tmp_path / "search", trials=15, **(averaging | {"folds": 1}))
+    assert [trial.error is None for trial in search.trials] == [True] * 12 + [False] * 3
+    assert len({trial.error for trial in search.trials[12:]}) == 1
+    assert len(begun) == 3
 
 
 def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:

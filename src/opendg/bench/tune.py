@@ -247,6 +247,8 @@ class Tuner:
 
     def _trial(self, number: int, values: dict[str, Any], together: Together) -> Trial:
         """Train and measure every fold. Settings that do not train are a result; defaults that do not are an error."""
+        if failure := self._failure(values):
+            return Trial(number, values, {}, failure, self.pace)
         try:
             records = dict(self._folds(number, values, together))
         except Diverged as error:
@@ -269,6 +271,11 @@ class Tuner:
             for score in sorted(scores)
         }
         return Trial(number, values, oscr, pace=self.pace)
+
+    def _failure(self, values: dict[str, Any]) -> str | None:
+        """Why an earlier trial on the same training failed, if one did: this one would too."""
+        same = (trial for trial in self.trials if training_of(trial.values) == training_of(values))
+        return next((trial.error for trial in same if trial.error), None)
 
     def _folds(self, number: int, values: dict[str, Any], together: Together) -> Iterator[tuple[str, dict[str, Any]]]:
         """(domain held out, evaluation) of every fold; those measured before a kill are read from their records."""
