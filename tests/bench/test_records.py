@@ -28,6 +28,15 @@ def test_trials_of_a_search_are_no_results(folder: Path) -> None:
         load_records(folder / "tune")
 
 
+def test_records_of_before_a_part_of_the_recipe_are_of_runs_without_it(tmp_path: Path) -> None:
+    before, zero, some = (record("medic", average=0.9, average_start=share) for share in (0.0, 0.0, 0.2))
+    del before["recipe"]["average_start"]
+    for name, written in (("before", before), ("some", some), ("zero", zero)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(written))
+    rows = {result.path.stem: result.row for result in load_records(tmp_path)}
+    assert rows["before"] == rows["zero"] != rows["some"]
+
+
 @pytest.mark.parametrize("inside", ["tune/photo", "tune/photo/records"])
 def test_trials_are_read_where_their_search_is_given(folder: Path, inside: str) -> None:
     assert [result.record["recipe"]["lr"] for result in load_records(folder / inside)] == [0.5]

@@ -106,6 +106,9 @@ def test_variants_say_what_differs_and_groups_are_what_may_be_averaged(runs: Pat
     assert group["erm-wood"] == group["erm-ink"]
     assert len(set(group.values())) == 4
     assert group["other-wood"] not in (group["erm-wood"], group["plain-wood"])
+    del by_name["erm-ink"]["origin"]["recipe"]["average_start"]  # a record from before there was such a part
+    name_variants(entries)
+    assert by_name["erm-wood"]["group"] == by_name["erm-ink"]["group"]
     by_name["erm-ink"]["origin"]["starting_weights"] = "0123abcd"
     name_variants(entries)
     assert by_name["erm-wood"]["group"] != by_name["erm-ink"]["group"]

@@ -13,6 +13,7 @@ from opendg.errors import OpenDGError
 
 NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
           "weights", "selection", "acc", "scores")  # fmt: skip
+LATER = {"average_start": 0.0}  # parts of the recipe that older records lack, and what those runs did
 SEARCH = "tune.json"  # in the folder of a search for settings: what lies there are trials, and no results
 
 
@@ -133,7 +134,7 @@ def _read(path: Path) -> Result | None:
         raise OpenDGError(f"{str(path)!r} cannot be read as JSON ({error}): remove it, or evaluate the run.") from error
     if not isinstance(said, dict) or not set(NEEDED) <= set(said):
         return None
-    return Result(said, path)
+    return Result(said | {"recipe": LATER | said["recipe"]}, path)
 
 
 def take_weights(results: Sequence[Result], which: str | None = None) -> list[Result]:

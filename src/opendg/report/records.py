@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opendg.bench.records import SEARCH
+from opendg.bench.records import LATER, SEARCH
 from opendg.errors import OpenDGError, typed
 from opendg.evaluation.thresholds import RULES
 from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
@@ -193,7 +193,7 @@ def name_variants(entries: Iterable[Entry]) -> None:
 def _facts(entry: Entry) -> dict[str, str]:
     origin = entry["origin"]
     found = {"selection": entry["selection"], "from": str(origin["starting_weights"] or "not recorded")}
-    for part in ("settings", "recipe"):
+    for part, lacking in (("settings", {}), ("recipe", LATER)):
         if isinstance(origin[part], dict):
-            found |= {key: str(value) for key, value in origin[part].items()}
+            found |= {key: str(value) for key, value in (lacking | origin[part]).items()}
     return found
