@@ -52,7 +52,7 @@ def command(
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
     schedule: Annotated[Text, typer.Option(help="step (x 0.1 at 80 %), cosine or constant.")] = None,
     average: Annotated[
-        float | None, typer.Option(help="Keep averaged weights too, with this decay, e.g. 0.9995.")
+        float | None, typer.Option(help="Keep averaged weights too; decay 0.9995 looks back 2,000 iterations.")
     ] = None,
     average_start: Annotated[
         float | None, typer.Option(help="The share of the starting weights in the averaged ones, e.g. 0.1.")

@@ -11,6 +11,7 @@ from torch import Tensor
 from opendg.data.augment import Augment
 from opendg.episodes import Episode
 from opendg.errors import Diverged, OpenDGError
+from opendg.methods.averaging import fold
 from opendg.methods.base import Method, State
 from opendg.models.classifier import Classifier, Weights, compiled
 from opendg.runs.checkpoint import Checkpoint
@@ -179,9 +180,10 @@ def mixed(averaged: Weights, start: Weights, share: float) -> Weights:
 
 @torch.no_grad()
 def move_average(averaged: Weights, values: Weights, step: Tensor, decay: float) -> None:
-    """w~ <- d w~ + (1 - d) w, d = min(decay, (1 + t) / (10 + t)), t = step + 1: the start is soon forgotten."""
-    t = step + 1
-    d = torch.clamp((1 + t) / (10 + t), max=decay).float()
-    old, new = list(averaged.values()), [values[name] for name in averaged]
-    torch._foreach_mul_(old, d)
-    torch._foreach_add_(old, torch._foreach_mul(new, 1 - d))
+    """w~ <- w~ + (1 - d) / (1 - d^t) (w - w~), t = step + 1: the mean of w_1 ... w_t with weights d^(t - i).
+
+    The correction of Adam's moments: the start has no part in it, and it looks back over 1 / (1 - d) iterations, or
+    over all of them while there are fewer.
+    """
+    t = (step + 1).double()
+    fold(averaged, values, (1 - decay) / -torch.expm1(t * math.log(decay)))

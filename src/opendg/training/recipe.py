@@ -58,7 +58,7 @@ class Recipe:
         if weights == "selected":
             return SELECTIONS[self.select]
         kept = f", {self.average_start:g} of the starting weights" if self.average_start else ""
-        return f"averaged weights (decay {self.average:g}{kept})"
+        return f"averaged weights (decay {self.average:g}, bias-corrected{kept})"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
