@@ -44,7 +44,7 @@ class Choice:
 Space = dict[str, Range | Choice]
 
 LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
-COMMON: Space = {"schedule": Choice(("step", "cosine")), "average": Choice((0.0, 0.9995))}
+SCHEDULE = Choice(("step", "cosine"))
 START = f"{RECIPE}average_start"
 SHARES = Range(0, 0.5, log=False)  # of the start in averaged weights: searched where every trial averages
 TRIED = 6  # shares for each training where other settings are searched too: 0, 0.1 ... 0.5
@@ -80,17 +80,23 @@ METHODS: dict[str, Space] = {
 }
 
 
-def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = ()) -> Space:
-    """What is searched for a method, less what is fixed, by `recipe.NAME` and `settings.NAME`.
+def space_of(method: str, defaults: Mapping[str, Any], iterations: int, fixed: Collection[str] = ()) -> Space:
+    """What is searched for the runs of a method with so many iterations, less what is fixed.
 
-    `defaults` are the values without a search, by the same names. Each lies in the space.
+    `defaults` are the values without a search, by `recipe.NAME` and `settings.NAME` as in the space. Each lies in it.
     """
     lr = defaults[f"{RECIPE}lr"]
     averaged = f"{RECIPE}average" in fixed and defaults[f"{RECIPE}average"] > 0
-    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
+    average = Choice((0.0, over_half_of(iterations)))
+    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), "schedule": SCHEDULE, "average": average}
     whole = {f"{RECIPE}{name}": values for name, values in recipe.items()} | ({START: SHARES} if averaged else {})
     whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
     return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
+
+
+def over_half_of(iterations: int) -> float:
+    """The decay of averaged weights that looks back over the second half of a run: 1 - 2 / iterations."""
+    return round(max(0.5, 1 - 2 / iterations), 6)
 
 
 def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:

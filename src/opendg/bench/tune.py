@@ -153,7 +153,7 @@ class Tuner:
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
         if job.make_method().averages:
             fixed = [*fixed, f"{RECIPE}average"]  # its weights are a mean already
-        self.space = space_of(job.method, self.defaults, fixed)
+        self.space = space_of(job.method, self.defaults, length or job.recipe.iterations, fixed)
         if job.weights == "none":
             self.space.pop(START, None)  # random weights: nothing to keep
         if not self.space:
