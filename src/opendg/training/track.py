@@ -91,14 +91,25 @@ class Tracker:
 
 def make_logger(name: str, run: Run) -> Logger:
     if name == "tensorboard":
-        again = (run.path / "tensorboard").exists()  # also where a kill came before the first checkpoint
-        return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0 if again else None)
+        return _tensorboard(run)
     try:
         return WandbLogger(run) if name == "wandb" else MLflowLogger(run)
     except Exception as error:  # their errors have no common ground: no account, no server, no rights, no room
         reason = str(error).strip().split("\n")[0].rstrip(".")
         offline = "set WANDB_MODE=offline" if name == "wandb" else "see to it"
         raise OpenDGError(f"{name} could not be opened ({reason}): {offline}, or use --track none.") from error
+
+
+def _tensorboard(run: Run) -> Logger:
+    """In the place of the curves of an earlier start, also where a kill came before the first checkpoint.
+
+    Their files go: TensorBoard reads files by the second and the process in their names, so that those of a run that
+    was killed and went on within a second might come last. One that is open is told to forget what it has read.
+    """
+    earlier = list((run.path / "tensorboard").glob("events.out.tfevents.*"))
+    for file in earlier:
+        file.unlink()
+    return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0 if earlier else None)
 
 
 def flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
