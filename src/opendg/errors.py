@@ -19,7 +19,7 @@ class Diverged(OpenDGError):
 
 def unreadable(error: OSError) -> OpenDGError:
     """The error for a file or folder that may not be read."""
-    return OpenDGError(f"{error.filename} cannot be read ({error.strerror}): see that you may read it.")
+    return OpenDGError(f"{error.filename or 'A file'} cannot be read ({error.strerror}): see that you may read it.")
 
 
 def require_one(option: str, value: int) -> None:

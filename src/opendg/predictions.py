@@ -88,8 +88,7 @@ class Predictions:
     def load(cls, path: Path) -> Predictions:
         """From a file of `pack`'s bytes, perhaps a stranger's: nothing in it is ever unpickled."""
         try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return cls.from_arrays({name: file[name] for name in file.files})
+            return cls.from_arrays(read_arrays(path))
         except UNREADABLE as error:
             raise OpenDGError(
                 f"The predictions in {str(path)!r} cannot be read ({error}): train or evaluate the run again."
@@ -101,6 +100,12 @@ class Predictions:
         found = cls(**({"ova": None} | dict(arrays)))
         _check_arrays(found)
         return found
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file, none of them unpickled; one of UNREADABLE where it is no such file."""
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def _check_arrays(found: Predictions) -> None:

@@ -255,11 +255,11 @@ def _parts(index: Index, rows: Rows, seed: int) -> NDArray[np.int64]:
     part = index.part[rows].copy()
     free = np.flatnonzero(part == NO_PART)
     ticket = np.array([hashlib.sha256(f"{seed}:{index.keys[rows[i]]}".encode()).hexdigest() for i in free])
-    for cell in np.unique(index.domain[rows[free]] * len(index.classes) + index.label[rows[free]]):
-        here = index.domain[rows[free]] * len(index.classes) + index.label[rows[free]] == cell
-        order = free[here][np.argsort(ticket[here], kind="stable")]
-        held = round(0.1 * len(order)) if len(order) >= 10 else int(len(order) > 1)
-        part[order[:held]], part[order[held:]] = VAL, TRAIN
+    cell = index.domain[rows[free]] * len(index.classes) + index.label[rows[free]]
+    ends = np.cumsum(np.unique(cell, return_counts=True)[1])
+    for drawn in np.split(free[np.lexsort((ticket, cell))], ends[:-1]):
+        held = round(0.1 * len(drawn)) if len(drawn) >= 10 else int(len(drawn) > 1)
+        part[drawn[:held]], part[drawn[held:]] = VAL, TRAIN
     return part
 
 

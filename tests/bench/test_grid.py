@@ -264,7 +264,7 @@ def test_no_jobs_at_once_are_refused(tmp_path: Path, on: str, name: str, count: 
     [
         (["--device", "tpu"], "There is no device 'tpu': choose auto, cpu or cuda"),
         (["--device", "cuda"], "No CUDA device was found: use --device cpu"),
-        (["--checkpoint-every", "0"], "--checkpoint-every 0 must be 1 or more"),
+        (["--checkpoint-every", "0"], "--checkpoint-every 0 is out of range: give 1 or more"),
     ],
 )
 def test_what_would_fail_in_every_run_is_refused_before_the_first(

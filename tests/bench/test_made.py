@@ -156,6 +156,18 @@ def test_a_plan_of_the_users_lies_beside_its_table(folder: Path, tmp_path: Path)
     assert stale(out) == []
 
 
+def test_two_plans_of_one_name_do_not_lie_beside_a_table(folder: Path, tmp_path: Path) -> None:
+    plans = []
+    for name, label in (("a", "Plain"), ("b", "Other")):
+        plans.append(tmp_path / name / "mine.toml")
+        plans[-1].parent.mkdir()
+        plans[-1].write_text(f'data = "pacs"\nscores = ["cls"]\nmethods = [{{ method = "erm", label = "{label}" }}]')
+    words = ["reproduce", str(plans[0]), "--plan", str(plans[1]), "--records", str(folder / "records")]
+    said = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert "Two plans are called 'mine.toml'" in str(said.exception)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_table_of_tuned_settings_says_how_they_were_found(tmp_path: Path) -> None:
     """One setting for all targets has seen each of them as a source; that is said once, and read back."""
     common = "No search opened its target; but each was a source of the others."

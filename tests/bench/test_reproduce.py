@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -257,6 +258,20 @@ def test_what_would_fail_in_every_run_is_refused_before_the_first(
     asked = ["mine.toml" if word == "MINE" else word for word in words]
     assert sentence in refused([*command.split(), *asked, "--device", "cpu"])
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left behind"
+
+
+def test_thresholds_of_sources_without_unknown_images_are_refused_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = write_tree(tmp_path / "signs")
+    for domain in ("chalk", "ink", "neon"):
+        shutil.rmtree(tree / domain / "ring")
+    plan = f'data = "{tree}"\ntargets = ["wood"]\nunknown = ["ring"]\nmethods = [{{ method = "erm" }}]\n'
+    Path("mine.toml").write_text(f'{plan}[show]\nkind = "thresholds"\nscore = "cls"')
+    words = ["reproduce", "mine.toml", "--device", "cpu", "--iterations", "2", "--backbone", "convnet"]
+    assert "(chalk, ink, neon) have no image of an unknown class, which the threshold figure needs" in refused(words)
+    assert not Path("runs").exists()
 
 
 def refused(words: list[str]) -> str:

@@ -464,6 +464,7 @@ def test_what_is_given_wins_over_the_config() -> None:
         ("method = 'medik'", "no method 'medik': did you mean 'medic'"),
         ("[recipe]\nlr = 0.1", "does not name its method"),
         ("method = 'medic'\nrecipe = 3", "is not a table"),
+        ("method = 'medic'\nsettings = 3", "The settings in the config .* are not a table"),
         ("method = 'medic'\n[recipe]\nlr = 'fast'", "lr is 'fast' in .*: a number was expected"),
         ("method = 'medic'\n[recipe]\nlr = true", "lr is True"),
         ("method = 'medic'\n[recipe]\nlr = -1.0", "--lr -1.0 .*must be above 0"),

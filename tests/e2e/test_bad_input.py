@@ -61,7 +61,7 @@ def out(tmp_path: Path) -> Path:
         (["medic", "--lr", "0"], ["Error: --lr 0.0 must be above 0 and finite."]),
         (["medic", "--weight-decay", "-1"], ["Error: --weight-decay -1.0 must be 0 or more and finite."]),
         (["medic", "--seed", "1", "--seeds", "0,1"], ["Give --seed or --seeds, not both"]),
-        (["medic", "--checkpoint-every", "0"], ["--checkpoint-every 0 must be 1 or more"]),
+        (["medic", "--checkpoint-every", "0"], ["--checkpoint-every 0 is out of range: give 1 or more"]),
         (["medic", "--optimizer", "sdg"], ["no optimiser 'sdg'", "did you mean 'sgd'"]),
         (["medic", "--schedule", "cos"], ["no schedule 'cos'", "did you mean 'cosine'"]),
         (["medic", "--augment", "photos"], ["no augmentation 'photos'", "did you mean 'photo'"]),
@@ -346,9 +346,9 @@ def test_evaluate_after_the_data_have_changed(opendg: Command, tmp_path: Path) -
     image = tree / "wood/bar/000.png"
     kept = image.read_bytes()
     image.write_bytes(kept + b"\0")
-    refused(opendg("evaluate", out), "The test-known images are not those of the run", "12 found, 12 expected")
+    refused(opendg("evaluate", out), "The test-known images differ from those of the run", "12 found, 12 expected")
     image.unlink()
-    refused(opendg("evaluate", out), "The test-known images are not those of the run", "11 found, 12 expected")
+    refused(opendg("evaluate", out), "The test-known images differ from those of the run", "11 found, 12 expected")
     shutil.rmtree(tree / "wood" / "ring")
     image.write_bytes(kept)
     refused(opendg("evaluate", out), "The test-unknown images", "0 found, 4 expected")

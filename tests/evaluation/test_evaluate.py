@@ -50,7 +50,7 @@ def test_what_cannot_be_read_from_an_earlier_record_is_passed_over(run: Path, te
 def test_a_manifest_that_tells_too_little_lets_nothing_pass(run: Path, files: dict[str, str]) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"files": files}))
-    with pytest.raises(OpenDGError, match="The train images are not those of the run"):
+    with pytest.raises(OpenDGError, match="The train images differ from those of the run"):
         evaluate(run, device="cpu")
 
 
@@ -60,7 +60,7 @@ def test_other_images_are_refused_in_every_part(run: Path, part: str) -> None:
     manifest["files"][part] = "0" * 64
     (run / "manifest.json").write_text(json.dumps(manifest))
     hint = "train anew" if part.startswith("test") else "check --root"
-    with pytest.raises(OpenDGError, match=f"The {part} images are not those of the run .*: .*{hint}"):
+    with pytest.raises(OpenDGError, match=f"The {part} images differ from those of the run .*: .*{hint}"):
         evaluate(run, device="cpu")
 
 

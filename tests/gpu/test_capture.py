@@ -96,14 +96,15 @@ def test_compiled_augmentation_equals_eager() -> None:
     torch.testing.assert_close(loop.prepare_images(*given), plain, rtol=0, atol=1e-3)
 
 
-def test_runs_side_by_side_do_not_disturb_each_other() -> None:
+@pytest.mark.parametrize("method", ["medic", "cirl"])  # without and with dropout
+def test_runs_side_by_side_do_not_disturb_each_other(method: str) -> None:
     """Two captured loops on streams of their own, 100 steps: the numbers of each alone."""
     alone = []
     for seed in (1, 2):
-        loop = make("medic", {}, seed)
+        loop = make(method, {}, seed)
         loop.capture()
         alone.append(run(loop, 100))
-    lanes = [(make("medic", {}, seed), torch.cuda.Stream()) for seed in (1, 2)]
+    lanes = [(make(method, {}, seed), torch.cuda.Stream()) for seed in (1, 2)]
     for loop, _ in lanes:
         loop.capture()
     torch.cuda.synchronize()  # what was made on the usual stream is there

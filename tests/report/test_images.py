@@ -127,7 +127,7 @@ def test_numbers_that_are_none_are_refused(run: Path) -> None:
         read_images(rewrite(run, logits=np.full((64, 3), np.nan, np.float32)), entry_of(run), points=0)
 
 
-@pytest.mark.parametrize("damage", ["torn", "empty", "pickle", "huge"])
+@pytest.mark.parametrize("damage", ["torn", "empty", "pickle", "huge", "header", "array"])
 def test_damaged_files_are_refused(run: Path, damage: str) -> None:
     file = run / "target-selected.npz"
     if damage == "torn":
@@ -136,16 +136,21 @@ def test_damaged_files_are_refused(run: Path, damage: str) -> None:
         file.write_bytes(b"")
     elif damage == "pickle":
         rewrite(run, label=np.array([{"a": 1}] * 64, dtype=object))
+    elif damage == "huge":
+        claims(file, "1000000000000, 3")  # an array larger than any memory
+    elif damage == "header":
+        claims(file, "3, (")
     else:
-        claims(file)
+        with file.open("wb") as plain:  # no archive
+            np.save(plain, np.zeros(3))
     with pytest.raises(OpenDGError, match="cannot be read"):
         read_images(file, entry_of(run), points=0)
 
 
-def claims(file: Path) -> None:
-    """A file of a few bytes whose header claims an array larger than any memory."""
+def claims(file: Path, shape: str) -> None:
+    """A file of a few bytes whose header claims an array of this shape."""
     import zipfile
 
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 3), }".ljust(117) + b"\n"
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}".encode().ljust(117) + b"\n"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("label.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)

@@ -117,6 +117,18 @@ def test_a_run_can_be_opened_from_another_folder(tree: Path, tmp_path: Path, mon
     assert job.root == str(tree.parent / "somewhere")
 
 
+def test_a_folder_with_the_name_of_a_dataset_is_remembered_as_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENDG_DATA", raising=False)
+    folder = write_tree(tmp_path / "here" / "vlcs")
+    monkeypatch.chdir(folder.parent)
+    job = planned(Path("vlcs"))
+    monkeypatch.chdir(tmp_path)
+    assert job.data == str(folder)
+    assert len(job.open_data()[0]) > 0
+
+
 @pytest.mark.parametrize(
     "change",
     [

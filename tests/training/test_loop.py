@@ -91,6 +91,29 @@ def test_the_generators_go_on_too(tree: Path) -> None:
     assert [torch.rand(3, generator=random).tolist() for random in loop.generators()] == [d.tolist() for d in drawn]
 
 
+@pytest.mark.parametrize("method", ["mmld", "cirl"])
+def test_loops_that_take_turns_draw_dropout_as_each_alone(tree: Path, method: str) -> None:
+    """Nor do they touch what the program around them draws."""
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    alone = [state(advance(make_parts(tree, method, seed=seed), 4)) for seed in (1, 2)]
+    loops = [make_parts(tree, method, seed=seed) for seed in (1, 2)]
+    for _ in range(4):
+        for loop in loops:
+            advance(loop, 1)
+    for loop, wanted in zip(loops, alone, strict=True):
+        assert_same(state(loop), wanted)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_refused(tree: Path) -> None:
+    loop = make_parts(tree, "erm")
+    saved = state(loop) | {"random.1": torch.zeros(16, dtype=torch.uint8)}  # as a generator of CUDA gives it
+    with pytest.raises(OpenDGError, match="started on another kind of device than cpu: resume it there, with --device"):
+        loop.resume(Checkpoint(0, saved, {}))
+
+
 def test_a_checkpoint_of_another_network_is_refused(tree: Path) -> None:
     loop, other = make_parts(tree, "erm"), make_parts(tree, "erm", unknown=["dot", "ring"])
     with pytest.raises(OpenDGError, match="does not belong to this run: 'weights.head.linear.weight' differs"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,10 +136,9 @@ def still(seconds: float, share: float) -> float:
     return around + (seconds - around) * (1 - share)
 
 
-def total(estimates: Mapping[str, Estimate], at_once: int) -> float:
-    """Seconds for all of them, so many at once; at least as long as the longest."""
-    seconds = [estimate.seconds for estimate in estimates.values()]
-    return max([sum(seconds) / max(1, at_once), *seconds]) if seconds else 0.0
+def total(seconds: Sequence[float], at_once: int) -> float:
+    """Seconds for runs that take so many each, so many at once; at least as long as the longest."""
+    return max([sum(seconds) / max(1, at_once), *seconds], default=0.0)
 
 
 def in_words(seconds: float) -> str:

@@ -18,7 +18,7 @@ from opendg.evaluation.evaluate import check_manifest, predict_split
 from opendg.evaluation.metrics import confusion, h_curve
 from opendg.evaluation.plane import components, plane
 from opendg.predictions import Predictions
-from opendg.protocol import manifest
+from opendg.protocol import Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic
 from opendg.runs.names import predictions_file
@@ -107,9 +107,19 @@ def predict_unknown(run: Run, which: str, root: Path | None, device: str) -> Pre
     """Predictions for unknown classes in the source domains. Only the threshold figure asks for them."""
     job = Job.from_json(run.config)
     index, split = job.open_data(root)
+    check_source_unknown(job, split)
     check_manifest(run, manifest(job.protocol, index, split))
     place = make_fabric(device).device
     return predict_split(run, job, restore(run, which, place), index, split, split.val_unknown, place)
+
+
+def check_source_unknown(job: Job, split: Split) -> None:
+    """The threshold figure lays the sources beside the target: both need known and unknown images."""
+    if not len(split.val_unknown):
+        raise OpenDGError(
+            f"The source domains ({', '.join(job.protocol.sources)}) have no image of an unknown class, which the "
+            "threshold figure needs: show a table, or another figure."
+        )
 
 
 def draw_tsne(rows: Sequence[Row], out: Path) -> list[Path]:

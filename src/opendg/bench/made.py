@@ -132,7 +132,10 @@ def _lay_beside(plan: str, folder: Path) -> str:
     path = Path(plan)
     if path.suffix != ".toml":
         return plan
-    write_atomic(folder / path.name, path.read_bytes())
+    copy, said = folder / path.name, path.read_bytes()
+    if copy.exists() and copy.read_bytes() != said:
+        raise OpenDGError(f"Two plans are called {path.name!r}, and both are to lie beside the table: rename one.")
+    write_atomic(copy, said)
     return path.name
 
 

@@ -24,13 +24,12 @@ from opendg.bench.runners import Runner
 from opendg.bench.tables import Row, Table, kinds, make_table, measured_rows
 from opendg.bench.work import Site
 from opendg.data.entries import DATASETS, plain
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, require_one
 from opendg.evaluation.plane import PERPLEXITY
 from opendg.models.backbones import build_backbone
 from opendg.runs.files import make_folder, write_atomic, write_json
 from opendg.runs.names import evaluation_file, predictions_file
 from opendg.training.job import Job
-from opendg.training.train import check_interval
 
 QUICK = 20  # iterations: to see the shape of a result, not a result
 
@@ -98,7 +97,8 @@ def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_
         cell, job = placed[name]
         whole, share = clock.run(cell, job), min(1.0, ledger.steps(name) / job.recipe.iterations)
         missing[name] = replace(whole, seconds=still(whole.seconds, share))
-    return Forecast(states, missing, {name: placed[name][0].method for name in missing}, total(missing, at_once))
+    seconds = total([estimate.seconds for estimate in missing.values()], at_once)
+    return Forecast(states, missing, {name: placed[name][0].method for name in missing}, seconds)
 
 
 def run_plan(
@@ -108,6 +108,9 @@ def run_plan(
     root = Path(site.root) if site.root else None
     placed = place(plan.cells(root), root, need_data=True)
     check_shown(plan.show.kind, [tested(job) for _, job in placed.values()])
+    if plan.show.kind == "thresholds":
+        for job in {job.protocol: job for _, job in placed.values()}.values():
+            figures.check_source_unknown(job, job.open_data(root)[1])
     for backbone, weights in {(job.backbone, job.weights) for _, job in placed.values()}:
         build_backbone(backbone, "none" if weights == "imagenet" else weights)  # a wrong one would fail in every run
     ledger = Ledger(Path(site.runs))
@@ -338,5 +341,5 @@ def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str], num
 def site_of(runs: Path, root: Path | None, **options: Any) -> Site:
     """Paths as every worker sees them."""
     site = Site(str(runs.resolve()), None if root is None else str(root.resolve()), **options)
-    check_interval(site.checkpoint_every)
+    require_one("--checkpoint-every", site.checkpoint_every)
     return site

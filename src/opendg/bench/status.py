@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opendg.bench.cells import Cell
-from opendg.bench.estimate import Clock
+from opendg.bench.estimate import Clock, still, total
 from opendg.bench.ledger import Ledger
 from opendg.errors import OpenDGError
 
@@ -35,8 +35,8 @@ class PlanStatus:
     def seconds(self) -> float:
         """Left, with as many runs at once as there are now; failed runs are not counted."""
         waiting = [run.seconds for run in self.runs if run.state in ("running", "interrupted", "left")]
-        at_once = max(1, self.count("running"))
-        return max([sum(waiting) / at_once, *waiting], default=0.0)
+        at_once = self.count("running")
+        return total(waiting, at_once)
 
 
 def status(runs: Path) -> list[PlanStatus]:
@@ -51,7 +51,7 @@ def status(runs: Path) -> list[PlanStatus]:
         for name, said in asked.items():
             cell, iterations = Cell.from_json(said["cell"]), int(said["iterations"])
             state, steps = ledger.state(name, cell.scores), ledger.steps(name)
-            left = clock.of_kind(cell, iterations, float(said["seconds"])) * (1 - min(steps, iterations) / iterations)
+            left = still(clock.of_kind(cell, iterations, float(said["seconds"])), min(1.0, steps / iterations))
             error = ledger.read(name).error if state == "failed" else None
             states.append(RunStatus(name, state, steps, iterations, 0.0 if state == "done" else left, error))
         found.append(PlanStatus(plan, tuple(states)))

@@ -60,8 +60,8 @@ def command(
     if kind == "table":
         rows = [[p.image, p.label, p.closest, "-" if p.confidence is None else f"{p.confidence:.3f}"] for p in listed]
         note = (
-            f"confidence: {recognizer.score.name}; unknown: below {recognizer.threshold:.3f}, which {accept:.0%} of "
-            "source validation images reach."
+            f"confidence: {recognizer.score.name}; unknown: below {recognizer.threshold:.3f}, which {100 * accept:g} % "
+            "of source validation images reach."
         )
         table("Predictions", ["image", "label", "closest", "confidence"], rows, note)
         broken = sum(map(_report, listed))

@@ -33,7 +33,7 @@ def open_dataset(data: str, root: Path | None = None) -> Index:
         from opendg.data.glyphs import glyphs_root
 
         return scan(glyphs_root(), entry.name)
-    place = root or (Path(os.environ["OPENDG_DATA"]) if os.environ.get("OPENDG_DATA") else None)
+    place = _above(root)
     if entry is not None and place is not None:
         return _named(entry, place.expanduser())
     folder = Path(data).expanduser()
@@ -49,6 +49,19 @@ def open_dataset(data: str, root: Path | None = None) -> Index:
     matches = " or ".join(repr(name) for name in near(data, names()))
     hint = f"did you mean {matches}?" if matches else f"expected a folder or one of {', '.join(names())}."
     raise OpenDGError(f"{data!r} is neither a folder nor a dataset of the catalogue: {hint}")
+
+
+def is_named(data: str, root: Path | None = None) -> bool:
+    """Whether `open_dataset` takes these words for a name of the catalogue, and not for a folder."""
+    entry = find(data)
+    if entry is None:
+        return False
+    return entry.name == "glyphs" or _above(root) is not None or not Path(data).expanduser().is_dir()
+
+
+def _above(root: Path | None) -> Path | None:
+    """The folder above the datasets, where one is known."""
+    return root or (Path(os.environ["OPENDG_DATA"]) if os.environ.get("OPENDG_DATA") else None)
 
 
 def _named(entry: Dataset, place: Path) -> Index:

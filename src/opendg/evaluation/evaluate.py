@@ -115,11 +115,10 @@ def check_manifest(run: Run, found: dict[str, Any], parts: Iterable[str] | None 
     """Numbers only mean something on the files that the run was made for: all parts of them, or some."""
     for part in found["files"] if parts is None else parts:
         if found["files"][part] != run.manifest["files"].get(part):
-            moved = "give the folder of then with --root, or train anew, which takes the target as it is now"
+            moved = "give the folder as it was with --root, or train anew on what is there now"
             raise OpenDGError(
-                f"The {part} images are not those of the run ({found['images'][part]} found, "
-                f"{run.manifest['images'].get(part)} expected, by name and size): "
-                f"{moved if part.startswith('test') else 'check --root'}."
+                f"The {part} images differ from those of the run in name or size ({found['images'][part]} found, "
+                f"{run.manifest['images'].get(part)} expected): {moved if part.startswith('test') else 'check --root'}."
             )
 
 

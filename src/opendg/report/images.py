@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
-from zlib import error as ZlibError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +12,7 @@ from numpy.typing import NDArray
 from opendg.errors import OpenDGError
 from opendg.evaluation import metrics
 from opendg.evaluation.plane import plane
-from opendg.predictions import Predictions
+from opendg.predictions import UNREADABLE, Predictions, read_arrays
 from opendg.report.records import Entry
 from opendg.scores.base import Floats
 from opendg.scores.registry import SCORES, make_score
@@ -68,9 +65,8 @@ def read_images(file: Path, entry: Entry, points: int) -> Images:
 def _load(file: Path, classes: int) -> Predictions:
     """Predictions as `opendg evaluate` wrote them; those stripped of their features will do."""
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            found: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, MemoryError, BadZipFile, ZlibError) as error:
+        found = read_arrays(file)
+    except UNREADABLE as error:
         raise OpenDGError(f"{file.name} cannot be read ({error}): evaluate the run again.") from error
     found.setdefault("features", np.empty((np.size(found.get("label", ())), 0), np.float32))
     try:

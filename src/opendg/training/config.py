@@ -67,6 +67,8 @@ def read_config(path: str | Path) -> Config:
         raise OpenDGError(f'The config {str(path)!r} does not name its method: add a line such as method = "medic".')
     config = Config(**said, notes=_notes(text))
     _check_recipe(config.recipe, where)
+    if not isinstance(config.settings, dict):
+        raise OpenDGError(f"The settings{where} are not a table: write [settings] and their values below.")
     make_method(config.method, config.settings)
     return config
 

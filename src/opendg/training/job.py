@@ -83,7 +83,7 @@ class Job:
 
 def home(data: str, root: str | Path | None) -> Path | None:
     """Where data lie that are asked for in these words, as `Job.open_data` takes it."""
-    where = root if _is_name(data) else data
+    where = root if catalog.is_named(data, None if root is None else Path(root)) else data
     return None if where is None else Path(where)
 
 
@@ -113,6 +113,11 @@ def checked_on_bad_image(said: str) -> str:
 def _is_name(data: str) -> bool:
     """Whether the data are a dataset of the catalogue, and no folder of the user's."""
     return catalog.find(data) is not None
+
+
+def _where(data: str, root: str | Path | None) -> str:
+    """What a job remembers of --data: a folder that is opened for itself, whatever its name, by its whole path."""
+    return data if catalog.is_named(data, None if root is None else Path(root)) else _absolute(data)
 
 
 def _absolute(path: str | Path) -> str:
@@ -187,7 +192,7 @@ def make_job(
     common = default_recipe(start != "none", **said)
     check_selection(made, common)
     return Job(
-        method=method, settings=settings(made), data=data if _is_name(data) else _absolute(data),
+        method=method, settings=settings(made), data=_where(data, root),
         root=None if root is None else _absolute(root), protocol=rule, backbone=name, weights=start,
         recipe=common, seed=seed, on_bad_image=on_bad_image, notes=tuple(notes),
     )  # fmt: skip

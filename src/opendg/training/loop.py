@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ class Loop:
         self.buffers = {name: b for name, b in classifier.named_buffers() if b is not None}
         self.optimizer = make_optimizer(recipe.optimizer, self.weights, recipe.weight_decay, method.rates(classifier))
         self.schedule = schedule(recipe.schedule)
-        torch.manual_seed(derive(seed, "dropout"))
+        self.dropout = default_generator(device).clone_state()
+        self.dropout.manual_seed(derive(seed, "dropout"))
         random = torch.Generator(device)
         random.manual_seed(derive(seed, "method"))
         self.state = State(
@@ -64,9 +66,10 @@ class Loop:
         if self.replay:
             self.replay()
             return
-        self.advance()
-        if self.captures:
-            self.replay = capture(self.advance, self.tensors().values(), self.generators())
+        with in_place_of_default(self.dropout):
+            self.advance()
+            if self.captures:
+                self.replay = capture(self.advance, self.tensors().values(), self.generators())
 
     def advance(self) -> None:
         batch = self.feed.batch(self.state.step)
@@ -118,10 +121,7 @@ class Loop:
         return {f"{group}.{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
     def generators(self) -> list[torch.Generator]:
-        own = self.feed.device
-        index = own.index if own.index is not None else 0
-        default = torch.cuda.default_generators[index] if own.type == "cuda" else torch.default_generator
-        return [self.state.random, default]
+        return [self.state.random, self.dropout]
 
     def save(self) -> dict[str, Tensor]:
         random = {f"random.{i}": generator.get_state() for i, generator in enumerate(self.generators())}
@@ -140,9 +140,15 @@ class Loop:
         mine, theirs = self.tensors(), checkpoint.tensors
         if misfit := [name for name, t in mine.items() if name not in theirs or theirs[name].shape != t.shape]:
             raise OpenDGError(f"The checkpoint does not belong to this run: {misfit[0]!r} differs; train it anew.")
+        states = [(generator, theirs[f"random.{i}"]) for i, generator in enumerate(self.generators())]
+        if any(generator.get_state().shape != state.shape for generator, state in states):
+            raise OpenDGError(
+                f"The run was started on another kind of device than {self.feed.device.type}: resume it there, with "
+                "--device cpu or --device cuda."
+            )
         self.load(theirs)
-        for i, generator in enumerate(self.generators()):
-            generator.set_state(theirs[f"random.{i}"])
+        for generator, state in states:
+            generator.set_state(state)
 
     def finished_weights(self, averaged: bool = False) -> dict[str, Tensor]:
         """Parameters and stored buffers as `Classifier.load_state_dict` takes them."""
@@ -162,6 +168,36 @@ class Loop:
                 self.sums[name] += value.detach()
             else:
                 self.sums[name] = value.detach().float().clone()
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    return torch.default_generator
+
+
+@contextmanager
+def in_place_of_default(random: torch.Generator) -> Iterator[None]:
+    """What torch draws without being given a generator, dropout that is, comes from `random`.
+
+    So loops that take turns in one process, or a program around them, do not disturb each other.
+    """
+    default = default_generator(random.device)
+    if random.device.type == "cuda":  # a graph that is captured here keeps this state, and is replayed with it
+        outside = default.graphsafe_get_state()
+        default.graphsafe_set_state(random)
+        try:
+            yield
+        finally:
+            default.graphsafe_set_state(outside)
+        return
+    before = default.get_state()
+    default.set_state(random.get_state())
+    try:
+        yield
+    finally:
+        random.set_state(default.get_state())
+        default.set_state(before)
 
 
 def check_finite(losses: Mapping[str, float], step: int) -> None:

@@ -41,8 +41,12 @@ def _commit() -> str | None:
     if said := os.environ.get("OPENDG_COMMIT"):
         return said
     try:
-        where = Path(__file__).resolve().parent
-        ask = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-        return subprocess.run(ask, cwd=where, capture_output=True, text=True, check=True).stdout.strip()
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # a virtual environment may lie in another checkout
+        return _git("describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def _git(*words: str) -> str:
+    where = Path(__file__).resolve().parent
+    return subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, check=True).stdout.strip()

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from opendg.data.index import Index
 from opendg.data.store import Store
-from opendg.errors import OpenDGError, typed
+from opendg.errors import OpenDGError, require_one, typed
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
@@ -56,7 +56,7 @@ def start(
     """
     refuse_misspelt(asked, start, make_job)
     check_tracker(track)
-    check_interval(checkpoint_every)
+    require_one("--checkpoint-every", checkpoint_every)
     targets = names_in(target) if isinstance(target, str) else target
     job, index, split = plan(method, data, targets, **asked)
     compile = runs * job.recipe.iterations >= COMPILING_PAYS if compile is None else compile
@@ -73,11 +73,6 @@ def start(
     make = Run.create if fabric.is_global_zero else Run.shadow
     run = make(path, job.to_json() | facts | origin(fabric.device), manifest(job.protocol, index, split) | shown)
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
-
-
-def check_interval(checkpoint_every: int) -> None:
-    if checkpoint_every < 1:
-        raise OpenDGError(f"--checkpoint-every {checkpoint_every} must be 1 or more.")
 
 
 def refuse_inside(path: Path, data: Path | None) -> None:
