@@ -21,7 +21,7 @@ from opendg.bench import space as space_room
 from opendg.bench.folds import make_folds
 from opendg.bench.search import Search
 from opendg.bench.space import fast_motion
-from opendg.bench.tune import tune
+from opendg.bench.tune import prepare, tune
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
@@ -203,6 +203,14 @@ def test_a_trial_is_read_with_its_averaged_weights(tree: Path, tmp_path: Path) -
     small(tree, tmp_path / "search", trials=1, folds=1, average=0.9)
     (record,) = (tmp_path / "search" / "records").iterdir()
     assert json.loads(record.read_text())["weights"] == "averaged"
+
+
+@pytest.mark.parametrize(("method", "searched"), [("erm", True), ("swad", False), ("metareg", False)])
+def test_averages_are_searched_only_where_a_run_may_have_them(
+    tree: Path, tmp_path: Path, method: str, searched: bool
+) -> None:
+    asked = {name: value for name, value in QUICK.items() if name != "iterations"}
+    assert ("recipe.average" in prepare(method, str(tree), "wood", out=tmp_path, **asked).space) is searched
 
 
 def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Path) -> None:

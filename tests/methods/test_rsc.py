@@ -36,7 +36,7 @@ def mask_by_hand(network: Classifier, last: torch.Tensor, labels: torch.Tensor, 
         gradient = network.head.linear.weight[y] / 16  # of z_y to each cell of each channel, for pooling is a mean
         if by_cells:
             value = [sum(gradient[c] * last[i, c, j // 4, j % 4] for c in range(6)) for j in range(16)]
-            for j in sorted(range(16), key=lambda j: -value[j])[:5]:  # 16 // 3
+            for j in sorted(range(16), key=lambda j: -value[j])[:6]:  # ceil(16 / 3)
                 mask[i, :, j // 4, j % 4] = 0
         else:
             for c in sorted(range(6), key=lambda c: -gradient[c])[:2]:  # ceil(6 / 3.2)
@@ -69,7 +69,7 @@ def test_both_kinds_of_mask_are_thrown_for() -> None:
     masks = [method.muted(x, torch.rand_like(x), uniform(state, 1) < 0.5) for _ in range(20)]
     cells = [bool((mask == mask[:, :1]).all()) for mask in masks]
     assert 0 < sum(cells) < 20
-    assert {int((mask == 0).sum()) for mask, by_cells in zip(masks, cells, strict=True) if by_cells} == {2 * 5 * 6}
+    assert {int((mask == 0).sum()) for mask, by_cells in zip(masks, cells, strict=True) if by_cells} == {2 * 6 * 6}
     assert {int((mask == 0).sum()) for mask, by_cells in zip(masks, cells, strict=True) if not by_cells} == {2 * 2 * 16}
 
 

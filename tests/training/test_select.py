@@ -85,6 +85,13 @@ def test_a_method_that_averages_by_itself_has_no_iterate_to_select(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_method_that_starts_anew_within_the_run_is_not_averaged(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(OpenDGError, match="MetaReg begins anew .* --average 0.9 would mix both .* leave --average out"):
+        opendg.train("metareg", data=str(tree), out=tmp_path / "run", **quick(average=0.9))
+    assert not (tmp_path / "run").exists()
+    assert opendg.train("metareg", str(tree), out=tmp_path / "run", **quick(average=0.9, chosen={"meta": "0"})).finished
+
+
 def test_selfreg_that_does_not_average_may_select(tree: Path, tmp_path: Path) -> None:
     asked = quick(select="source-accuracy", chosen={"average_from": "1"})
     assert opendg.train("selfreg", data=str(tree), out=tmp_path / "run", **asked).finished

@@ -151,8 +151,9 @@ class Tuner:
         self.device, self.lanes, self.compile = device, lanes, compile
         self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
-        if job.make_method().averages:
-            fixed = [*fixed, f"{RECIPE}average"]  # its weights are a mean already
+        method = job.make_method()
+        if method.averages or method.restarts:  # its weights are a mean already, or a mean would mix two trainings
+            fixed = [*fixed, f"{RECIPE}average"]
         self.space = space_of(job.method, self.defaults, length or job.recipe.iterations, fixed)
         if job.weights == "none":
             self.space.pop(START, None)  # random weights: nothing to keep

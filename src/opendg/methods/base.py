@@ -76,6 +76,7 @@ class Method:
     compiles: ClassVar[bool] = True  # False when the backbone cannot go through torch.compile
     interval: int | None = None  # call `every` each so many iterations; a Config may choose it
     averages: bool = False  # True when the finished weights are a mean over iterations: no iterate is selected
+    restarts: bool = False  # True when the weights go back to their start within a run: no mean reaches over that
     authors: ClassVar[Authors | None] = None  # the original recipe, where it is known
 
     @dataclass(frozen=True)

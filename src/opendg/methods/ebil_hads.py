@@ -26,10 +26,11 @@ follower is a copy of the whole backbone. Cost: MEDIC, a second last stage, and 
 
 Deviations from the authors' script, whose faults are not followed: the follower has an optimiser (theirs never
 changes), the inner rate is not lowered at every step, S1 is without the held-out domain, targets of w have its shape.
-Chosen here: the follower's regression with weight 1 (1e-4 in theirs, whose follower does not learn); branches that are
-copies (theirs are new residual blocks with a BatchNorm in common); a follower that only regresses (theirs also ascends
-the weighted CE, which drives w to 1 everywhere); c as an evidential probability; order 1 (theirs is 2; with dropout the
-second derivative sees another mask than the first).
+At a look the follower sees classes drawn for it, and the tasks draw theirs in every iteration (theirs draw one set for
+both every ten iterations). Chosen here: the follower's regression with weight 1 (1e-4 in theirs, whose follower does
+not learn); branches that are copies (theirs are new residual blocks with a BatchNorm in common); a follower that only
+regresses (theirs also ascends the weighted CE, which drives w to 1 everywhere); c as an evidential probability; order 1
+(theirs is 2; with dropout the second derivative sees another mask than the first).
 """
 
 from __future__ import annotations

@@ -19,13 +19,15 @@ final network sees 1 - `meta` of the iterations. A copy of the weights. Under th
 The authors' code is not public. Chosen here: the lengths of the parts (10 and 15 epochs) and the number of steps from
 a public re-implementation, alpha small enough for the curvature of a head on ReLU features, eta so that phi comes to
 matter within a thousand iterations; phi starts at 0 and is kept from going negative. One batch serves all the steps
-from w_a. The optimiser's moments live on over the new start. No `--recipe authors`.
+from w_a. The optimiser's moments live on over the new start; a mean of weights would reach back over it, so `--average`
+is refused. No `--recipe authors`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +86,10 @@ class MetaReg(Method):
         def __post_init__(self) -> None:
             at_least(self, meta=0, steps=1)
             below(self, meta=1)
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.restarts = self.config.meta > 0
 
     def build(self, backbone: Backbone, classes: int, domains: int) -> Classifier:
         return MetaRegClassifier(backbone, classes, self.head, domains)

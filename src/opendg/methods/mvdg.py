@@ -16,7 +16,7 @@ the statistics that training moved.
 Under the common recipe the gradient handed out is (theta - mean) / `scale`. SGD of momentum 0.9 moves lr / (1 - 0.9) of
 it, so scale 0.1 draws theta by 100 lr: by 0.01 an iteration at lr 1e-4, which over 4,000 iterations is the way that the
 authors' 0.05 makes in their 800; and by 0.2 at the lr 2e-3 of a network from scratch. The inner steps do not depend
-on lr and keep their rate to the end; the authors' inner rate is a fiftieth of the outer one and falls with it at 80 %.
+on lr and keep their rate to the end, as the authors' do: their optimiser's state brings the rate of the start along.
 
 Inference: `views` > 1 averages the logits over the image and views - 1 weakly augmented ones (crop of 0.8 to 1 of the
 area, half of them mirrored). They are drawn once, the same for every image and every run. The authors offer 32; MEDIC's
@@ -29,7 +29,8 @@ one before left. At test `views` times.
 
 Deviations: B images of a domain for each of the nine splits (authors: 64); losses are sums over images divided by B,
 which Adam hardly sees; all inner passes move BatchNorm's running statistics (the authors throw those of the copies away
-and estimate anew after each epoch); the head has a bias; with more than three sources S - 1 train and 1 tests. The
+and estimate anew after each epoch); the moments go on as in their serial code, while the parallel one that their script
+runs begins each trajectory without any; the head has a bias; with more than three sources S - 1 train and 1 tests. The
 authors' outer SGD has no momentum: `--recipe authors` has a tenth of their rate instead, which makes the same way.
 """
 

@@ -3,14 +3,14 @@
 Huang, Wang, Xing, Huang, ECCV 2020, https://arxiv.org/abs/2007.02454. With F the last map (C x h x w), z = h(F):
 
     g = d z_y / d F,   g_c = its mean over the cells,   s_hw = sum_c g_c F_chw   (as in Grad-CAM)
-    m = 0 at the h w // 3 cells with the largest s, or in the ceil(C / 3.2) channels with the largest g_c; else 1
+    m = 0 at the ceil(h w / 3) cells with the largest s, or in the ceil(C / 3.2) channels with the largest g_c; else 1
     loss = CE( h(F * m), y )
 
 A coin says for each iteration whether cells or channels are muted. Only some images are: the share `images` (0.3, 0.5,
 0.7 in the thirds of the run) whose probability of the true class falls most when they are, and by more than 1e-4.
 No gradient goes through g or m.
 
-Needs a map after the last stage: 7 x 7 cells in a ResNet at 224 pixels, 2 x 2 in the ConvNet (one cell is muted).
+Needs a map after the last stage: 7 x 7 cells in a ResNet at 224 pixels, 2 x 2 in the ConvNet (two cells are muted).
 Off in evaluation. Cost: ERM's and two passes of pooling and head.
 Deviations: the authors' batch holds every image twice, the second one mirrored; ours does not, for the augmentation
 mirrors. Their images have 222 pixels. As in their code the mask is chosen from a detached F in evaluation mode: where
@@ -88,7 +88,7 @@ class RSC(Method):
         by_channel = wide(gradient).mean((2, 3))
         by_cell = (found * by_channel[:, :, None, None]).sum(1).flatten(1)
         channel = _not_among_top(by_channel, math.ceil(count * self.config.channels))[:, :, None, None]
-        cell = _not_among_top(by_cell, int(cells * self.config.cells)).view(len(found), 1, *found.shape[2:])
+        cell = _not_among_top(by_cell, math.ceil(cells * self.config.cells)).view(len(found), 1, *found.shape[2:])
         return torch.where(by_cells, cell, channel).to(found.dtype).expand_as(found)
 
     def chosen(self, fall: Tensor, fraction: Tensor) -> Tensor:

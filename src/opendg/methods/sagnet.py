@@ -13,8 +13,9 @@ the norm of its gradient is cut at `clip`.
 
 Needs a stage 2 with stages behind it. Where the early layers have no normalisation (the ConvNet: blocks 1 and 2), L_adv
 trains all their weights. The branch is not used in evaluation. Cost: 1.8 times ERM.
-Deviations: the three gradients come from one forward pass and are added up to one update; with SGD this is the same as
-the authors' three optimisers stepping one after the other, but for the second weight decay of the adversarial weights.
+Deviations: the three gradients come from one forward pass and are added up to one update. To first order in the rate
+that is what the authors' three optimisers do one after the other, each of whose backward passes sees the steps before
+it; their adversarial weights decay a second time. `--recipe authors` keeps the common augmentation and test size.
 Variance divides by the number of pixels, not by one less. Dropout is left out.
 """
 

@@ -19,7 +19,8 @@ What to expect: the mean lags behind the last weights. At the low rate of the co
 stops falling before the training is half over and does not rise again, so that the mean takes in all that follows; it
 has the validation loss of the last weights and twice their training loss (stage 4 of a ResNet-18, two domains of PACS).
 The authors train at a constant, higher rate, whose iterates scatter about a minimum: there the mean is the better one.
-Deviations: segments are averaged as the paper says; the authors' code loses the first segment in its first update, and
+Deviations: the new statistics of BatchNorm come from 16 batches of 96 images (theirs: from 500 batches of training);
+segments are averaged as the paper says; the authors' code loses the first segment in its first update, and
 reaches back over up to N_e - N_s segments before t_s. They freeze BatchNorm (`freeze_batchnorm=true`, part of `--recipe
 authors`). `--select source-accuracy` is refused: it would keep an iterate in the place of the mean.
 """
