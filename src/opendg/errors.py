@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 FEW = 6  # choices that are all listed beside the nearest
 
@@ -26,6 +26,13 @@ def require_one(option: str, value: int) -> None:
     """Refuse a count below 1."""
     if value < 1:
         raise OpenDGError(f"{option} {value} is out of range: give 1 or more.")
+
+
+def refuse_doubles(what: str, named: Sequence[object]) -> None:
+    """Refuse a list that names something twice."""
+    for position, one in enumerate(named):
+        if one in named[:position]:
+            raise OpenDGError(f"The {what} {one!r} is named twice: name it once.")
 
 
 def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendg.data.index import NO_PART, TRAIN, VAL, Index
-from opendg.errors import OpenDGError, unknown_name
+from opendg.errors import OpenDGError, refuse_doubles, unknown_name
 
 Rows = NDArray[np.int64]
 
@@ -153,11 +153,10 @@ def make_protocol(
 
 def _check_names(what: str, named: Sequence[str], there: Sequence[str], dataset: str) -> None:
     """Each of them is there, and named once."""
-    for position, name in enumerate(named):
+    for name in named:
         if name not in there:
             raise unknown_name(what, name, there, where=f" in {dataset}")
-        if name in named[:position]:
-            raise OpenDGError(f"The {what} {name!r} is named twice: name it once.")
+    refuse_doubles(what, named)
 
 
 def _classes(

@@ -229,7 +229,7 @@ def test_a_head_that_the_plan_does_not_ask_for_is_in_the_name() -> None:
 def test_runs_from_other_weights_are_other_rows_and_named() -> None:
     found = [result("erm", seed=seed, start=start) for seed, start in enumerate(("aaaa", "aaaa", "bbbb", None))]
     table = make_table("x", [*found, result("medic", start="aaaa")], scores=("cls",))
-    assert {row.label: row.seeds() for row in table.rows} == {
+    assert {row.label: sorted({result.seed for result in row.results}) for row in table.rows} == {
         "ERM-cls (from weights aaaa)": [0, 1], "ERM-cls (from weights bbbb)": [2],
         "ERM-cls (from weights not recorded)": [3], "MEDIC-cls": [0],
     }  # fmt: skip

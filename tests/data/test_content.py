@@ -38,7 +38,7 @@ def digest(index: Index, domain: int = 0) -> str:
 
 def opened(index: Index, size: tuple[int, int] = (12, 16)) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     every = np.arange(len(index))
-    return Store.open(index, every, progress=False, size=size).numpy(every)
+    return Store.open(index, every, progress=False, size=size).tensor(every).numpy()
 
 
 def memos(cache: Path) -> list[Path]:
@@ -183,7 +183,7 @@ from opendg.data.tree import scan
 content.SETTLED = 0
 {before}
 index = scan(Path(sys.argv[1]))
-print(int(Store.open(index, np.arange(len(index)), size=(12, 16)).numpy(np.arange(len(index))).sum()))
+print(int(Store.open(index, np.arange(len(index)), size=(12, 16)).tensor(np.arange(len(index))).sum()))
 """
 KILLED = """
 import os, signal

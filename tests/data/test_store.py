@@ -43,11 +43,11 @@ def test_images_are_those_of_the_files_at_their_own_size(tmp_path: Path) -> None
     assert store.rows.tolist() == list(range(20))
     order = np.array([19, 0, 7, 7, 12])
     expected = np.stack([decode(index.read(row), None, "") for row in order])
-    assert np.array_equal(store.numpy(order), expected)
+    assert np.array_equal(store.tensor(order).numpy(), expected)
     tensor = store.tensor(order)
     assert tensor.dtype == torch.uint8
     assert np.array_equal(tensor.numpy(), expected)
-    assert store.numpy(np.array([], dtype=np.int64)).shape == (0, 12, 16, 3)
+    assert store.tensor(np.array([], dtype=np.int64)).numpy().shape == (0, 12, 16, 3)
 
 
 def test_many_images_over_several_chunks_and_workers(tmp_path: Path) -> None:
@@ -55,15 +55,14 @@ def test_many_images_over_several_chunks_and_workers(tmp_path: Path) -> None:
     store = Store.open(index, rows(index), progress=False)
     order = np.random.default_rng(0).permutation(len(index))
     expected = np.stack([decode(index.read(row), None, "") for row in order])
-    assert np.array_equal(store.numpy(order), expected)
-    assert np.array_equal(store.tensor(order, pin=True).numpy(), expected)
+    assert np.array_equal(store.tensor(order).numpy(), expected)
 
 
 def test_images_of_several_sizes_are_kept_at_256(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x"]) | {"b/x/1.png": png(1, 20, 20)}))
     store = Store.open(index, rows(index), progress=False)
     assert store.size == (256, 256)
-    assert np.array_equal(store.numpy(np.array([1]))[0], decode(png(1, 20, 20), (256, 256), ""))
+    assert np.array_equal(store.tensor(np.array([1])).numpy()[0], decode(png(1, 20, 20), (256, 256), ""))
 
 
 def test_only_the_images_asked_for_need_be_alike(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_alike_images_are_kept_at_their_own_size_up_to_twice_what_is_shown(
 def test_a_size_may_be_asked_for(tmp_path: Path, cache: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
     store = Store.open(index, rows(index), progress=False, size=(7, 9))
-    assert store.numpy(rows(index)).shape == (1, 7, 9, 3)
+    assert store.tensor(rows(index)).numpy().shape == (1, 7, 9, 3)
     assert files(cache) == ["a 7x9"]
 
 
@@ -109,7 +108,7 @@ def test_only_the_domains_asked_for_are_opened(tmp_path: Path, cache: Path) -> N
     store = Store.open(index, rows(index, "source"), progress=False)
     assert files(cache) == ["source 12x16"]
     with pytest.raises(ValueError, match="rows that it was not opened with"):
-        store.numpy(rows(index, "target"))
+        store.tensor(rows(index, "target")).numpy()
 
 
 def test_rows_that_were_not_asked_for_are_not_given(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_the_second_open_decodes_nothing(tmp_path: Path, cache: Path) -> None:
     before = path.stat()
     second = Store.open(index, rows(index), progress=False)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert np.array_equal(second.numpy(rows(index)), first.numpy(rows(index)))
+    assert np.array_equal(second.tensor(rows(index)).numpy(), first.tensor(rows(index)).numpy())
 
 
 @pytest.mark.parametrize("change", ["bytes", "time", "name", "content alone"])
@@ -142,7 +141,7 @@ def test_changed_data_are_decoded_anew(tmp_path: Path, change: str) -> None:
     if change == "name":
         image.rename(image.with_name("17b.bmp"))
     index = scan(tmp_path / "data")
-    opened = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    opened = Store.open(index, rows(index), progress=False).tensor(rows(index)).numpy()
     assert np.array_equal(opened[17], np.asarray(noise(seed=99)))
     assert np.array_equal(opened[18], np.asarray(noise(seed=18)))
 
@@ -156,7 +155,7 @@ def test_the_same_images_elsewhere_are_not_decoded_again(tmp_path: Path, cache: 
         shutil.rmtree(tmp_path / "first")
         (tmp_path / "packed").rename(tmp_path / "first")
     index = scan(tmp_path / "first")
-    pixels = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    pixels = Store.open(index, rows(index), progress=False).tensor(rows(index)).numpy()
     before = {path.name: path.stat() for path in cache.glob("images/*.pixels")}
     if place == "copied with its times":
         shutil.copytree(tmp_path / "first", tmp_path / "second", copy_function=shutil.copy2)
@@ -169,7 +168,7 @@ def test_the_same_images_elsewhere_are_not_decoded_again(tmp_path: Path, cache: 
     else:
         write(tmp_path / "second", images)
     index = scan(tmp_path / "second")
-    assert np.array_equal(Store.open(index, rows(index), progress=False).numpy(rows(index)), pixels)
+    assert np.array_equal(Store.open(index, rows(index), progress=False).tensor(rows(index)).numpy(), pixels)
     after = {path.name: path.stat() for path in cache.glob("images/*.pixels")}
     assert [(name, was.st_ino, was.st_mtime_ns) for name, was in before.items()] == [
         (name, now.st_ino, now.st_mtime_ns) for name, now in after.items()
@@ -178,10 +177,10 @@ def test_the_same_images_elsewhere_are_not_decoded_again(tmp_path: Path, cache: 
 
 def test_a_torn_cache_file_is_made_anew(tmp_path: Path, cache: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=3)))
-    expected = Store.open(index, rows(index), progress=False).numpy(rows(index))
+    expected = Store.open(index, rows(index), progress=False).tensor(rows(index)).numpy()
     (path,) = cache.glob("images/*.pixels")
     path.write_bytes(path.read_bytes()[:-100])
-    assert np.array_equal(Store.open(index, rows(index), progress=False).numpy(rows(index)), expected)
+    assert np.array_equal(Store.open(index, rows(index), progress=False).tensor(rows(index)).numpy(), expected)
 
 
 BROKEN = {"a/x/broken.png": png(5)[:-40], "a/y/torn.png": b"\x89PNG"}
@@ -201,9 +200,9 @@ def test_broken_images_are_skipped_on_demand(tmp_path: Path) -> None:
         assert store.skipped == ["a/x/broken.png", "a/y/torn.png"]
         assert [index.keys[row] for row in store.rows] == ["a/x/0.png", "a/y/0.png"]
         assert store.size == (12, 16)
-        assert np.array_equal(store.numpy(store.rows)[1], np.asarray(noise(seed=1)))
+        assert np.array_equal(store.tensor(store.rows).numpy()[1], np.asarray(noise(seed=1)))
         with pytest.raises(ValueError, match="not opened with"):
-            store.numpy(rows(index))
+            store.tensor(rows(index)).numpy()
 
 
 def test_a_broken_image_that_is_not_asked_for_does_no_harm(tmp_path: Path) -> None:
@@ -221,7 +220,7 @@ def test_nothing_but_broken_images(tmp_path: Path) -> None:
 def test_no_rows_at_all(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
     store = Store.open(index, np.array([], dtype=np.int64), progress=False, size=(5, 5))
-    assert store.numpy(store.rows).shape == (0, 5, 5, 3)
+    assert store.tensor(store.rows).numpy().shape == (0, 5, 5, 3)
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_broken_image(tmp_path: Path, cache: Path) -> None:
@@ -263,7 +262,7 @@ try:
 except OpenDGError as error:
     sys.exit(f"refused: {{error}}")
 path, = (Path(sys.argv[2]) / "images").glob("*.pixels")
-print(path.stat().st_ino, int(store.numpy(store.rows).sum(dtype=np.int64)))
+print(path.stat().st_ino, int(store.tensor(store.rows).numpy().sum(dtype=np.int64)))
 """
 
 
@@ -323,7 +322,7 @@ def test_a_builder_killed_midway_blocks_nobody(tmp_path: Path, cache: Path) -> N
     assert files(cache) == []
     assert len(left_over(cache)) == 1
     store = Store.open(index, rows(index), progress=False)
-    assert np.array_equal(store.numpy(np.array([399]))[0], np.asarray(noise(300, 300)))
+    assert np.array_equal(store.tensor(np.array([399])).numpy()[0], np.asarray(noise(300, 300)))
     assert left_over(cache) == []
 
 
@@ -335,7 +334,7 @@ def test_real_pacs_sketch(shared: Path) -> None:
     assert store.size == (227, 227)
     some = sketch[[0, 1000, 3928]]
     expected = np.stack([decode(index.read(row), None, "") for row in some])
-    assert np.array_equal(store.numpy(some), expected)
+    assert np.array_equal(store.tensor(some).numpy(), expected)
 
 
 @pytest.mark.gpu
@@ -343,5 +342,4 @@ def test_on_the_device(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a", "b"], ["x"], each=300, height=6, width=5)))
     store = Store.open(index, rows(index), progress=False)
     order = np.random.default_rng(0).permutation(len(index))
-    assert np.array_equal(store.tensor(order, device="cuda").cpu().numpy(), store.numpy(order))
-    assert store.tensor(order, pin=True).is_pinned()
+    assert np.array_equal(store.tensor(order, device="cuda").cpu().numpy(), store.tensor(order).numpy())

@@ -93,6 +93,18 @@ def test_the_shares_of_the_processes_make_the_whole(whole: Feed, world: int) -> 
         feed.close()
 
 
+def test_what_is_gathered_ahead_keeps_within_its_bytes(whole: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = batches(feed_like(whole))
+    one = sum(whole.sizes) * 32 * 32 * 3
+    for room, chunk in ((3 * one, 3), (one // 2, 1)):
+        monkeypatch.setattr("opendg.training.feed.GATHERED", room)
+        short = feed_like(whole, resident=False)
+        assert short.gathered is not None
+        assert short.chunk == len(short.gathered) == chunk
+        assert all(same(batch, first[step]) for step, batch in batches(short).items())
+    assert feed_like(whole).chunk == 64, "images on the device are not gathered"
+
+
 def test_chunks_end_where_a_method_looks_around(whole: Feed) -> None:
     """No draw is older than the last `every`: it may change what `tasks` asks for."""
 

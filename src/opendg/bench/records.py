@@ -102,7 +102,7 @@ def load_records(folder: Path) -> list[Result]:
         raise OpenDGError(
             f"There is no folder of records {str(folder)!r}: give one that holds evaluation-*.json files."
         )
-    found = [result for path in sorted(_files(folder)) if (result := _read(path)) is not None]
+    found = [result for path in sorted(json_files(folder)) if (result := _read(path)) is not None]
     if not found:
         raise OpenDGError(
             f"{str(folder)!r} holds no records: files that `opendg evaluate` writes were expected. The trials of a "
@@ -111,12 +111,13 @@ def load_records(folder: Path) -> list[Result]:
     return found
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def json_files(folder: Path) -> Iterator[Path]:
+    """JSON files below a folder. A search that lies there gives its facts alone: its trials are no results."""
     for place, folders, files in os.walk(folder):
         if SEARCH in files and Path(place) != folder:
-            folders.clear()
-        else:
-            yield from (Path(place, name) for name in files if name.endswith(".json"))
+            folders[:], files[:] = [], [SEARCH]
+        folders[:] = sorted(name for name in folders if name != "checkpoints" and not name.startswith("."))
+        yield from (Path(place, name) for name in sorted(files) if name.endswith(".json"))
 
 
 def read_records(paths: Iterable[Path]) -> list[Result]:
@@ -126,7 +127,7 @@ def read_records(paths: Iterable[Path]) -> list[Result]:
 
 def _read(path: Path) -> Result | None:
     """A record, or None when the JSON is of something else."""
-    if path.name in ("run.json", "manifest.json") or path.parent.name == "checkpoints":
+    if path.name in ("run.json", "manifest.json"):
         return None
     try:
         said = json.loads(path.read_text())

@@ -39,9 +39,6 @@ class Row:
     results: tuple[Result, ...] = ()  # of every column and seed
     published: PublishedRow | None = None
 
-    def seeds(self) -> list[int]:
-        return sorted({result.seed for result in self.results})
-
     def measured(self, column: str | None, metric: str, columns: Sequence[str]) -> Measured:
         """Mean and spread of a column, here a target; of all columns for None."""
         values = {(result.target, result.seed): value for result, value in self.values(metric)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opendg.cli.options import CheckpointEvery, Device, Json, Root, Weights
 from opendg.cli.panels import Panelled
 from opendg.cli.show import Progress, say, table
 from opendg.cli.words import names, numbers, refuse_idle
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Many runs: plans, runners, how far they are.", no_args_is_help=True)
 
 Runs = Annotated[Path, typer.Option(help="The folder that holds the runs; several runners may share it.")]
-Root = Annotated[Path | None, typer.Option(help="Where named datasets lie; else $OPENDG_DATA.")]
-Weights = Annotated[str | None, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds joined by commas; default: those of the plan.")]
 Methods = Annotated[str | None, typer.Option(help="Only these methods of the plan, joined by commas.")]
 Targets = Annotated[str | None, typer.Option(help="Only these target domains, joined by commas.")]
@@ -37,15 +36,12 @@ Jobs = Annotated[int, typer.Option(help="Runs at once on each GPU, or on the CPU
 On = Annotated[str, typer.Option(help="here (this machine) or ray.")]
 Address = Annotated[str | None, typer.Option(help="Of the Ray cluster; default: the one this machine belongs to.")]
 Cpus = Annotated[int, typer.Option(help="CPUs that a run takes of a Ray node.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Try the failed runs again.")]
-Every = Annotated[int, typer.Option(help="Iterations between checkpoints.")]
 Compile = Annotated[
     bool | None,
     typer.Option("--compile/--no-compile", help="torch.compile first; unasked where it pays."),
 ]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long; needs no data and no GPU.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RUNS = Path("runs/bench")
 
 
@@ -56,7 +52,7 @@ def run(
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
     targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, config: Configs = None,
     jobs: Jobs = 1, on: On = "here", address: Address = None, cpus: Cpus = 1, device: Device = "auto",
-    checkpoint_every: Every = 500, compile: Compile = None, retry_failed: Retry = False,
+    checkpoint_every: CheckpointEvery = 500, compile: Compile = None, retry_failed: Retry = False,
     dry_run: Dry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Train and evaluate every run of a plan. Finished runs are kept, interrupted ones go on, failed ones are noted.

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from opendg.cli.options import Json
 from opendg.cli.show import say, table
 from opendg.errors import typed
 
@@ -19,7 +20,7 @@ app = typer.Typer(help="Download and check datasets.", no_args_is_help=True)
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset's name: see `opendg datasets`.")],
     to: Annotated[Path, typer.Option(help="The folder that will hold the dataset.")],
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Download a dataset from the Hugging Face Hub, where a public copy is known.
 
@@ -41,7 +42,7 @@ def check(
     expected: Annotated[
         str | None, typer.Option("--as", help="The dataset that it should be; default: recognised.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Count images, open every one, look for duplicates; exit code 1 when something is off.
 

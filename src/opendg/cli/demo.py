@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from opendg.cli.evaluate import percent
+from opendg.cli.options import Device, Json
 from opendg.cli.show import Progress, say, table
 from opendg.errors import typed
 
@@ -20,8 +21,8 @@ def command(
     target: Annotated[str, typer.Option(help="The held-out domain of glyphs.")] = "fabric",
     iterations: Annotated[int, typer.Option(help="Iterations of each method.")] = 600,
     out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    json_: Json = False,
 ) -> None:
     """Train MEDIC and, for comparison, ERM on built-in digits, and test both on a domain they have not seen.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from opendg.cli.options import Device
 from opendg.cli.show import say, table, tell_left_out
 
 
@@ -22,7 +23,7 @@ def command(
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Where the dataset lies now, if it has moved.")] = None,
     on_bad_image: Annotated[str | None, typer.Option(help="error or skip; default: as in training.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     figure: Annotated[
         Path | None, typer.Option(help="Also draw the OSCR curves here (PNG, and SVG beside it).")
     ] = None,

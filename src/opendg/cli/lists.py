@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from opendg.cli.options import Json
 from opendg.cli.show import say, table
 from opendg.errors import unknown_name
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Pattern = Annotated[str, typer.Argument(help="A wildcard, e.g. 'm*'.")]
 
 

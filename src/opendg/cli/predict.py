@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from opendg.cli.options import Device
 from opendg.cli.show import Progress, table
 from opendg.errors import OpenDGError
 
@@ -32,7 +33,7 @@ def command(
     weights: Annotated[str | None, typer.Option(help="selected or averaged.")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="table (the default), csv or jsonl.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Predict images: a label or `unknown`, with a confidence. Broken images are reported, the rest still predicted.
 

@@ -9,6 +9,7 @@ import typer
 
 from opendg.cli import bench
 from opendg.cli.bench import RUNS, Bar, ready, show_forecast
+from opendg.cli.options import CheckpointEvery, Device, Json, Root, Weights
 from opendg.cli.show import say
 from opendg.cli.words import names, numbers, refuse_all_but
 
@@ -23,7 +24,7 @@ OF_RECORDS = ("name", "records", "root", "out", "plan", "take", "score", "note",
 def command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A table or figure (see `opendg bench plans`) or a TOML plan.")],
-    root: bench.Root = None, weights: bench.Weights = None, seeds: bench.Seeds = None, methods: bench.Methods = None,
+    root: Root = None, weights: Weights = None, seeds: bench.Seeds = None, methods: bench.Methods = None,
     targets: bench.Targets = None, backbone: bench.Backbone = None, iterations: bench.Iterations = None,
     config: bench.Configs = None,
     runs: bench.Runs = RUNS,
@@ -41,8 +42,8 @@ def command(
     note: Annotated[list[str] | None, typer.Option(help="A sentence for the header, e.g. about the data.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
     dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
-    cpus: bench.Cpus = 1, device: bench.Device = "auto", checkpoint_every: bench.Every = 500,
-    compile: bench.Compile = None, retry_failed: bench.Retry = False, json_: bench.Json = False,
+    cpus: bench.Cpus = 1, device: Device = "auto", checkpoint_every: CheckpointEvery = 500,
+    compile: bench.Compile = None, retry_failed: bench.Retry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Run what is missing of a table or figure of the paper, then show it beside the published numbers.
 

@@ -9,36 +9,61 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opendg.cli.options import (
+    Augment,
+    Backbone,
+    Batch,
+    CheckpointEvery,
+    Data,
+    Device,
+    Known,
+    OnBadImage,
+    Optimizer,
+    Precision,
+    Root,
+    Sources,
+    SplitSeed,
+    Text,
+    Unknown,
+    WeightDecay,
+    Weights,
+)
 from opendg.cli.show import Progress, say, speaks, tell_left_out
-from opendg.cli.words import AGAIN, names, numbers, refuse_all_but, refuse_both, refuse_idle, require, settings
+from opendg.cli.words import (
+    AGAIN,
+    domains,
+    known_classes,
+    names,
+    numbers,
+    refuse_all_but,
+    refuse_both,
+    refuse_idle,
+    require,
+    settings,
+)
 from opendg.errors import typed
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
 
-Text = str | None
 RESUMED = ("resume", "root", "device", "devices", "evaluate", "json_")  # what a run that goes on heeds
 
 
 def command(
     context: typer.Context,
     method: Annotated[Text, typer.Argument(help="A method's name: see `opendg methods`.")] = None,
-    data: Annotated[
-        Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
-    ] = None,
-    root: Annotated[Path | None, typer.Option(help="Where named datasets lie; else $OPENDG_DATA.")] = None,
+    data: Data = None,
+    root: Root = None,
     target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas.")] = None,
-    sources: Annotated[Text, typer.Option(help="Source domains; default: all others.")] = None,
-    known: Annotated[Text, typer.Option(help="How many classes are known (the first by name), or their names.")] = None,
-    unknown: Annotated[Text, typer.Option(help="Names of the unknown classes.")] = None,
+    sources: Sources = None,
+    known: Known = None,
+    unknown: Unknown = None,
     protocol: Annotated[
         str, typer.Option(help="shared: all sources hold all known classes; daml: each has its own.")
     ] = "shared",
-    split_seed: Annotated[int, typer.Option(help="Of the 90/10 split where the data bring none.")] = 0,
-    backbone: Annotated[Text, typer.Option(help="Any timm model, convnet, or resnet50.caffe.")] = None,
-    weights: Annotated[
-        Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")
-    ] = None,
+    split_seed: SplitSeed = 0,
+    backbone: Backbone = None,
+    weights: Weights = None,
     config: Annotated[
         Path | None, typer.Option(help="A file with method, recipe and settings, as `opendg tune` writes it.")
     ] = None,
@@ -46,10 +71,10 @@ def command(
         str, typer.Option(help="common: the same for all methods; authors: the method's original.")
     ] = "common",
     iterations: Annotated[int | None, typer.Option(help="How many iterations.")] = None,
-    batch: Annotated[int | None, typer.Option(help="B, the images of a task; an iteration sees 6 B.")] = None,
+    batch: Batch = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    optimizer: Annotated[Text, typer.Option(help="sgd, adam or adamw.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    optimizer: Optimizer = None,
+    weight_decay: WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="step (x 0.1 at 80 %), cosine or constant.")] = None,
     average: Annotated[
         float | None, typer.Option(help="Keep averaged weights too; decay 0.9995 looks back 2,000 iterations.")
@@ -61,14 +86,14 @@ def command(
     select_after: Annotated[
         float | None, typer.Option(help="source-accuracy: only from this fraction of the run on.")
     ] = None,
-    augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
-    precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
+    augment: Augment = None,
+    precision: Precision = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, e.g. order=2.")
     ] = None,
-    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    on_bad_image: OnBadImage = "error",
+    device: Device = "auto",
     devices: Annotated[int, typer.Option(help="Train data-parallel on so many devices (or start with torchrun).")] = 1,
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
     compile_: Annotated[
@@ -81,7 +106,7 @@ def command(
     ] = None,
     lanes: Annotated[int, typer.Option(help="How many of several runs train at once on a GPU that has the room.")] = 2,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each run when it is finished.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(help="Iterations between checkpoints.")] = 500,
+    checkpoint_every: CheckpointEvery = 500,
     track: Annotated[
         str, typer.Option(help="Curves to tensorboard, wandb, mlflow or none; auto: tensorboard where installed.")
     ] = "auto",
@@ -114,7 +139,7 @@ def command(
     else:
         asked: dict[str, Any] = {
             "root": root, "sources": names(sources),
-            "known": int(known) if known and known.isdecimal() else names(known), "unknown": names(unknown),
+            "known": known_classes(known), "unknown": names(unknown),
             "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
             "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
@@ -189,7 +214,7 @@ def _many(
     from opendg.training.many import train_many
 
     index = open_dataset(data, asked["root"])
-    targets = [str(target)] if not each else list(index.domains) if each == "all" else names(each) or []
+    targets = domains(each, index) if each else [str(target)]
     folder = out or Path("runs") / f"{index.dataset}-{method}"
     try:
         with Progress(f"{method}: {len(targets) * len(seeds)} runs", quiet=quiet) as progress:

@@ -10,8 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opendg.cli.evaluate import percent
+from opendg.cli.options import (
+    Augment,
+    Backbone,
+    Batch,
+    Data,
+    Device,
+    Json,
+    Known,
+    OnBadImage,
+    Optimizer,
+    Precision,
+    Root,
+    Sources,
+    SplitSeed,
+    Text,
+    Unknown,
+    WeightDecay,
+    Weights,
+)
 from opendg.cli.show import Progress, say, table, tell_left_out
-from opendg.cli.words import names, refuse_all_but, refuse_both, require, settings
+from opendg.cli.words import domains, known_classes, names, refuse_all_but, refuse_both, require, settings
 from opendg.errors import OpenDGError, require_one
 
 if TYPE_CHECKING:
@@ -19,7 +38,6 @@ if TYPE_CHECKING:
     from opendg.bench.search import Search
     from opendg.bench.tune import Tuner
 
-Text = str | None
 COMBINED = ("what", "combine", "score", "out", "json_")  # what --combine heeds
 AS_ASKED = {  # what of a search a run with its settings is asked for again, and what it is unasked
     "root": None, "sources": None, "known": None, "unknown": None, "split_seed": 0, "backbone": None, "weights": None,
@@ -33,23 +51,19 @@ def command(
         list[str] | None,
         typer.Argument(metavar="METHOD", help="A method; with --combine: searches, or the folder that holds them."),
     ] = None,
-    data: Annotated[
-        Text, typer.Option(help="A dataset's name (see `opendg datasets`) or a folder domain/class/image.")
-    ] = None,
-    root: Annotated[Path | None, typer.Option(help="Where named datasets lie; else $OPENDG_DATA.")] = None,
+    data: Data = None,
+    root: Root = None,
     target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas. Not opened.")] = None,
     each_target: Annotated[Text, typer.Option(help="A search for each: all, or domains joined by commas.")] = None,
     combine: Annotated[
         bool, typer.Option("--combine", help="Choose one setting for all targets from finished searches.")
     ] = False,
-    sources: Annotated[Text, typer.Option(help="Source domains; default: all others.")] = None,
-    known: Annotated[Text, typer.Option(help="How many classes are known (the first by name), or their names.")] = None,
-    unknown: Annotated[Text, typer.Option(help="Names of the unknown classes.")] = None,
-    split_seed: Annotated[int, typer.Option(help="Of the 90/10 split where the data bring none.")] = 0,
-    backbone: Annotated[Text, typer.Option(help="Any timm model, convnet, or resnet50.caffe.")] = None,
-    weights: Annotated[
-        Text, typer.Option(help="Where the backbone starts: imagenet, none, or a safetensors file.")
-    ] = None,
+    sources: Sources = None,
+    known: Known = None,
+    unknown: Unknown = None,
+    split_seed: SplitSeed = 0,
+    backbone: Backbone = None,
+    weights: Weights = None,
     recipe: Annotated[str, typer.Option(help="What the search starts from: common, or authors.")] = "common",
     trials: Annotated[int, typer.Option(help="How many settings are tried, the defaults first.")] = 8,
     iterations: Annotated[int, typer.Option(help="How many iterations each of them is trained.")] = 1000,
@@ -61,23 +75,23 @@ def command(
     sampler: Annotated[
         str, typer.Option(help="list: the same settings for every target; tpe: half of it, then Optuna's TPE.")
     ] = "list",
-    batch: Annotated[int | None, typer.Option(help="B, the images of a task; an iteration sees 6 B.")] = None,
+    batch: Batch = None,
     lr: Annotated[float | None, typer.Option(help="Fix the learning rate instead of searching it.")] = None,
-    optimizer: Annotated[Text, typer.Option(help="sgd, adam or adamw.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    optimizer: Optimizer = None,
+    weight_decay: WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
     average: Annotated[float | None, typer.Option(help="Fix the decay of averaged weights; 0: none.")] = None,
     average_start: Annotated[
         float | None, typer.Option(help="With --average, fix the share of the starting weights in them.")
     ] = None,
-    augment: Annotated[Text, typer.Option(help="photo, digits or none; default: the dataset's.")] = None,
-    precision: Annotated[Text, typer.Option(help="Of the backbone: auto, bf16 or fp32.")] = None,
+    augment: Augment = None,
+    precision: Precision = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting of the method.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the settings tried, the folds and the trainings.")] = 0,
-    on_bad_image: Annotated[str, typer.Option(help="error or skip.")] = "error",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    on_bad_image: OnBadImage = "error",
+    device: Device = "auto",
     compile_: Annotated[
         bool | None,
         typer.Option(
@@ -88,7 +102,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="The search's folder (runs/tune/DATA-METHOD); --combine: a file.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Search the settings of a method without opening the target: source domains and known classes are held out.
 
@@ -110,7 +124,7 @@ def command(
 
     require_one("--trials", trials)  # before anything is said of a search that lies there
     asked: dict[str, Any] = {
-        "root": root, "sources": names(sources), "known": int(known) if known and known.isdecimal() else names(known),
+        "root": root, "sources": names(sources), "known": known_classes(known),
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
         "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
         "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
@@ -145,9 +159,7 @@ def _each(method: str, data: str, each: str, trials: int, out: Path | None, json
 
     index = open_dataset(data, asked["root"])
     folder = out or default_folder(index.dataset, method, ["all"]).parent
-    targets = list(index.domains) if each == "all" else names(each) or []
-    if len(set(targets)) < len(targets):
-        raise OpenDGError(f"--each-target {each} names a target twice: name it once.")
+    targets = domains(each, index)
     check_out(folder / "best.toml")
     tuners = [prepare(method, data, target, out=folder / target, **asked) for target in targets]
     searches = _searches(tuners, trials, json_)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, refuse_doubles
 from opendg.training.lists import names_in
+
+if TYPE_CHECKING:
+    from opendg.data.index import Index
 
 AGAIN = "the same command goes on"  # after Ctrl-C
 
@@ -16,6 +20,18 @@ AGAIN = "the same command goes on"  # after Ctrl-C
 def names(text: str | None) -> list[str] | None:
     """Names joined by commas."""
     return names_in(text) if text else None
+
+
+def known_classes(text: str | None) -> int | list[str] | None:
+    """What --known says: how many, or which."""
+    return int(text) if text and text.isdecimal() else names(text)
+
+
+def domains(each: str, index: Index) -> list[str]:
+    """The domains of --each-target: all of them, or those named, each once."""
+    found = list(index.domains) if each == "all" else names_in(each)
+    refuse_doubles("target", found)
+    return found
 
 
 def numbers(text: str | None) -> list[int] | None:

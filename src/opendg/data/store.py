@@ -80,24 +80,17 @@ class Store:
             raise OpenDGError(f"All {len(rows)} images are broken, the first of them {index.keys[bad[0]]}.")
         return cls(index, rows[~broken[rows]], [index.keys[row] for row in bad], size, domains)
 
-    def numpy(self, rows: Rows) -> NDArray[np.uint8]:
-        """(n, H, W, 3)"""
-        images = np.empty((len(rows), *self.size, 3), dtype=np.uint8)
-        self._copy(np.asarray(rows, dtype=np.int64), images)
-        return images
-
-    def tensor(self, rows: Rows, device: str | torch.device = "cpu", pin: bool = False) -> torch.Tensor:
-        """(n, H, W, 3), copied straight from the map; `pin` gives page-locked memory where there is a GPU for it."""
+    def tensor(self, rows: Rows, device: str | torch.device = "cpu") -> torch.Tensor:
+        """(n, H, W, 3), copied straight from the map."""
         import torch
 
         rows = np.asarray(rows, dtype=np.int64)
-        gpu = torch.cuda.is_available()
-        if torch.device(device).type == "cpu":
-            images = torch.empty((len(rows), *self.size, 3), dtype=torch.uint8, pin_memory=pin and gpu)
+        images = torch.empty((len(rows), *self.size, 3), dtype=torch.uint8, device=device)
+        if images.device.type == "cpu":
             self._copy(rows, images.numpy())
             return images
-        images = torch.empty((len(rows), *self.size, 3), dtype=torch.uint8, device=device)
-        chunk = torch.empty((min(CHUNK, len(rows)), *self.size, 3), dtype=torch.uint8, pin_memory=gpu)
+        pinned = torch.cuda.is_available()
+        chunk = torch.empty((min(CHUNK, len(rows)), *self.size, 3), dtype=torch.uint8, pin_memory=pinned)
         for start in range(0, len(rows), CHUNK):
             some = rows[start : start + CHUNK]
             self._copy(some, chunk.numpy()[: len(some)])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opendg.bench.records import LATER, SEARCH
+from opendg.bench.records import LATER, SEARCH, json_files
 from opendg.errors import OpenDGError, typed
 from opendg.evaluation.thresholds import RULES
 from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
@@ -69,14 +68,7 @@ def _order(found: Found) -> tuple[Any, ...]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """JSON files; of a search for settings its facts alone, unless it is given itself: its trials are no results."""
-    if path.is_file():
-        yield path
-    for folder, folders, files in os.walk(path):
-        if SEARCH in files and Path(folder) != path:
-            folders[:], files[:] = [], [SEARCH]
-        folders[:] = sorted(name for name in folders if name != "checkpoints" and not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".json"))
+    return iter([path]) if path.is_file() else json_files(path)
 
 
 def _not_evaluated(path: Path) -> list[str]:

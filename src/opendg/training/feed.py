@@ -22,6 +22,8 @@ from opendg.episodes import Pool
 from opendg.methods.base import Method
 from opendg.seeds import generator
 
+GATHERED = 2**30  # bytes of the images of one chunk, at most, unless one iteration has more
+
 
 class Batch(NamedTuple):
     images: Tensor  # uint8 (n, H, W, 3)
@@ -42,7 +44,6 @@ class Feed:
         self.method, self.pool, self.store, self.rows = method, pool, store, rows
         self.augment, self.batch_size, self.seed, self.device = augment, batch, seed, device
         self.rank, self.world = rank, world
-        self.chunk = _largest_divisor(method.interval, chunk) if method.interval else chunk
         self.labels = torch.from_numpy(labels).to(device)
         self.domains = torch.from_numpy(domains).to(device)
         self.images = store.tensor(rows, device=str(device)) if resident else None
@@ -50,6 +51,8 @@ class Feed:
             self._share(task.size) for task in method.tasks(pool, batch, 0, generator(seed, "episodes", 0))
         )
         n = sum(self.sizes)
+        most = chunk if resident else min(chunk, max(1, GATHERED // (n * store.size[0] * store.size[1] * 3)))
+        self.chunk = _largest_divisor(method.interval, most) if method.interval else most
         self.table = torch.zeros(self.chunk, n, dtype=torch.int64, device=device)
         self.plans = torch.zeros(self.chunk, n, augment.width, device=device)
         shape = (self.chunk, n, *store.size, 3)

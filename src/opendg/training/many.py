@@ -8,7 +8,7 @@ each is a normal run directory with the numbers that it would have alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from opendg.data.catalog import open_dataset
-from opendg.errors import OpenDGError, require_one
+from opendg.errors import OpenDGError, refuse_doubles, require_one
 from opendg.models.backbones import build_backbone
 from opendg.runs.directory import Run
 from opendg.training.job import Job, home, make_job, refuse_misspelt
@@ -47,8 +47,8 @@ def train_many(
     refuse_misspelt(asked, train_many, start, make_job)
     require_one("--lanes", lanes)
     wanted = {folder / f"{target}-{seed}": (target, seed) for seed in seeds for target in targets}
-    _refuse_doubles("target", targets)
-    _refuse_doubles("seed", seeds)
+    refuse_doubles("target", targets)
+    refuse_doubles("seed", seeds)
     there = {path: Run.open(path) for path in wanted if path.exists()}
     _check(wanted, there, method, data, asked)
     kept = {path: run for path, run in there.items() if run.finished}
@@ -72,12 +72,6 @@ def train_many(
         if finished:
             finished(run)
     return [runs[path] for path in wanted]
-
-
-def _refuse_doubles(what: str, named: Sequence[Any]) -> None:
-    for position, one in enumerate(named):
-        if one in named[:position]:
-            raise OpenDGError(f"The {what} {one!r} is named twice: name it once.")
 
 
 def _check(
