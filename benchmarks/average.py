@@ -2,13 +2,14 @@
 
 python benchmarks/average.py METHOD --data pacs --root data --target sketch [--over 0.1,0.25,0.5] [--iterations N] ...
 
-`--over 0.5` is the decay 1 - 1 / (0.5 N), which looks back over the second half of the run. What it shows is the
-target's: good for a finding, not for a choice. `opendg tune` chooses on source data.
+`--over 0.5` is `--average-over 0.5` of `opendg train`. What it shows is the target's: good for a finding, not for a
+choice. `opendg tune` chooses on source data.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def measured(
     classifier.place(fabric.device, job.recipe.precision)
     store = Store.open(index, split.train, shown=classifier.backbone.input.size)
     loop = make_loop(job, classifier, index, split, store, fabric)
-    averages = trained(loop, [1 - 1 / (share * job.recipe.iterations) for share in shares])
+    averages = trained(loop, [replace(job.recipe, average_over=share).decay for share in shares])
     target_store = Store.open(index, split.test, size=store.size)
     rows = []
     for share, weights in zip([0.0, *shares], [loop.finished_weights(), *averages], strict=True):
@@ -64,12 +65,12 @@ def measured(
 
 def trained(loop: Loop, decays: list[float]) -> list[dict[str, torch.Tensor]]:
     """The averaged weights of each decay."""
-    averages = [{name: tensor.clone() for name, tensor in loop._moving().items()} for _ in decays]
+    averages = [{name: tensor.clone() for name, tensor in loop.moving().items()} for _ in decays]
     for step in range(loop.recipe.iterations):
         loop.feed.prepare(step)
         loop.run()
         for average, decay in zip(averages, decays, strict=True):
-            move_average(average, loop._moving(), loop.state.step - 1, decay)
+            move_average(average, loop.moving(), loop.state.step - 1, decay)
     loop.feed.close()
     return averages
 

@@ -46,7 +46,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of MEDIC on it that has learnt something. Tests that change it copy it."""
     from opendg.training.train import train
 
-    asked = quick(iterations=60, batch=3, optimizer="adam", lr=1e-3, average=0.9)
+    asked = quick(iterations=60, batch=3, optimizer="adam", lr=1e-3, average_over=0.5)
     return train("medic", str(tree), out=tmp_path_factory.mktemp("runs") / "trained", **asked).path
 
 

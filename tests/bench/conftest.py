@@ -29,7 +29,7 @@ def inline() -> Iterator[Inline]:
 def finished(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
     """A plan and a folder with all of its runs: two methods, two targets, two seeds, averaged weights."""
     runs = tmp_path_factory.mktemp("finished")
-    recipe = 'recipe = { iterations = 12, batch = 2, augment = "digits", average = 0.9 }\nseeds = [0, 1]'
+    recipe = 'recipe = { iterations = 12, batch = 2, augment = "digits", average_over = 0.5 }\nseeds = [0, 1]'
     text = signs(tree).replace('recipe = { iterations = 4, batch = 2, augment = "digits" }', recipe)
     plan, runner = parse_plan("signs", text), Inline()
     states = run_plan(plan, site_of(runs, None, device="cpu"), runner)

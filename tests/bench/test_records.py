@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opendg.bench.header import recipe_words
 from opendg.bench.records import load_records
 from opendg.errors import OpenDGError
 from tests.bench.results import record
@@ -29,12 +30,30 @@ def test_trials_of_a_search_are_no_results(folder: Path) -> None:
 
 
 def test_records_of_before_a_part_of_the_recipe_are_of_runs_without_it(tmp_path: Path) -> None:
-    before, zero, some = (record("medic", average=0.9, average_start=share) for share in (0.0, 0.0, 0.2))
+    before, zero, some = (record("medic", average_over=0.5, average_start=share) for share in (0.0, 0.0, 0.2))
     del before["recipe"]["average_start"]
     for name, written in (("before", before), ("some", some), ("zero", zero)):
         (tmp_path / f"{name}.json").write_text(json.dumps(written))
     rows = {result.path.stem: result.row for result in load_records(tmp_path)}
     assert rows["before"] == rows["zero"] != rows["some"]
+
+
+def test_older_averages_are_rows_of_their_own(tmp_path: Path) -> None:
+    """They looked back otherwise; runs that kept none are what they were."""
+    plain, warmed, none = (record("medic") for _ in range(3))
+    for old, decay in ((warmed, 0.9995), (none, 0.0)):
+        del old["recipe"]["average_over"], old["recipe"]["average_start"]
+        old["recipe"]["average"] = decay
+    asked = {"plain": plain, "none": none, "warmed": warmed, "half": record("medic", average_over=0.5)}
+    for name, written in asked.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(written))
+    found = {result.path.stem: result for result in load_records(tmp_path)}
+    assert found["none"].row == found["plain"].row
+    assert len({result.row for result in found.values()}) == 3
+    said = {name: recipe_words(result.record["recipe"]) for name, result in found.items()}
+    assert "averaged over the last tenth of it (a decay that warms up to 0.9995)" in said["warmed"]
+    assert said["half"].endswith("averaged over 0.5 of it")
+    assert "averaged" not in said["plain"]
 
 
 @pytest.mark.parametrize("inside", ["tune/photo", "tune/photo/records"])

@@ -125,7 +125,7 @@ def test_a_table_has_the_numbers_of_the_records(finished: Finished, tmp_path: Pa
     assert len(values) == int(found["n"]) == 2
     assert float(found["mean"]) == pytest.approx(100 * np.mean(values), abs=1e-4)
     assert float(found["spread"]) == pytest.approx(100 * np.std(values, ddof=1), abs=1e-4)
-    assert "averaged weights (decay 0.9, bias-corrected)" in found["selection"]
+    assert "averaged weights (over 0.5 of the run)" in found["selection"]
     selected = produce(plan, results_of(plan, runs, None), tmp_path, take="selected").tables[0]
     assert selected.facts["selection"] == "the last iterate"
 

@@ -85,8 +85,8 @@ def test_ranges_stay_inside(share: float, low: float, factor: float, log: bool) 
 
 
 def test_candidates_are_the_defaults_then_spread_points() -> None:
-    defaults = {"recipe.lr": 1e-4, "recipe.schedule": "step", "recipe.average": 0.0, "settings.alpha": 0.01}
-    space = space_of("medic++", defaults, 1000)
+    defaults = {"recipe.lr": 1e-4, "recipe.schedule": "step", "recipe.average_over": 0.0, "settings.alpha": 0.01}
+    space = space_of("medic++", defaults)
     listed = candidates(space, defaults, 9, seed=0)
     assert listed[0] == defaults
     assert candidates(space, defaults, 4, seed=0) == listed[:4]
@@ -100,20 +100,15 @@ def test_candidates_are_the_defaults_then_spread_points() -> None:
 
 
 def test_what_is_given_is_not_searched() -> None:
-    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "constant", "recipe.average": 0.0, "settings.weight": 1.0}
-    space = space_of("coral", defaults, 4000, fixed=["recipe.lr", "settings.weight"])
-    assert space == {"recipe.schedule": Choice(("step", "cosine", "constant")), "recipe.average": Choice((0.0, 0.9995))}
-
-
-@pytest.mark.parametrize(("iterations", "decay"), [(4000, 0.9995), (1000, 0.998), (3, 0.5), (1, 0.5)])
-def test_averaged_weights_look_back_over_half_of_the_run(iterations: int, decay: float) -> None:
-    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.0}
-    assert space_of("erm", defaults, iterations)["recipe.average"] == Choice((0.0, decay))
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "constant", "recipe.average_over": 0.0, "settings.weight": 1.0}
+    space = space_of("coral", defaults, fixed=["recipe.lr", "settings.weight"])
+    schedules = Choice(("step", "cosine", "constant"))
+    assert space == {"recipe.schedule": schedules, "recipe.average_over": Choice((0.0, 0.5))}
 
 
 def test_for_each_training_several_shares_of_the_start_are_tried() -> None:
-    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": 0.0}
-    space = space_of("erm", defaults, 1000, fixed=["recipe.average", "recipe.schedule"])
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average_over": 0.5, "recipe.average_start": 0.0}
+    space = space_of("erm", defaults, fixed=["recipe.average_over", "recipe.schedule"])
     listed = candidates(space, defaults, 16, seed=0)
     assert [point["recipe.average_start"] for point in listed] == ([0.0, 0.1, 0.2, 0.3, 0.4, 0.5] * 3)[:16]
     rates = [point["recipe.lr"] for point in listed]
@@ -124,12 +119,12 @@ def test_for_each_training_several_shares_of_the_start_are_tried() -> None:
 
 def test_where_all_trials_average_their_start_is_searched() -> None:
     """Where some do not, half of the settings would be no settings."""
-    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average": 0.9, "recipe.average_start": 0.0}
-    given = ["recipe.lr", "recipe.schedule", "recipe.average"]
-    space = space_of("erm", defaults, 1000, fixed=given)
+    defaults = {"recipe.lr": 3e-4, "recipe.schedule": "step", "recipe.average_over": 0.5, "recipe.average_start": 0.0}
+    given = ["recipe.lr", "recipe.schedule", "recipe.average_over"]
+    space = space_of("erm", defaults, fixed=given)
     assert space == {"recipe.average_start": Range(0, 0.5, log=False)}
     first, *others = (point["recipe.average_start"] for point in candidates(space, defaults, 5, 0))
     assert first == 0
     assert sorted(int(8 * share) for share in others) == [0, 1, 2, 3]  # one in each quarter of the range
-    assert space_of("erm", defaults | {"recipe.average": 0.0}, 1000, fixed=given) == {}
-    assert "recipe.average_start" not in space_of("erm", defaults, 1000, fixed=["recipe.lr"])
+    assert space_of("erm", defaults | {"recipe.average_over": 0.0}, fixed=given) == {}
+    assert "recipe.average_start" not in space_of("erm", defaults, fixed=["recipe.lr"])

@@ -196,16 +196,16 @@ def test_each_recipe_of_a_header_has_its_rows() -> None:
 
 
 def test_numbers_in_headers_and_names_are_short() -> None:
-    decay, alphas = 0.9980014995000627, (1 / 3, 1 / 3 + 1e-9, 0.1 + 0.2)
-    found = [result("medic", weights="averaged", average=decay, chosen={"alpha": alpha}) for alpha in alphas]
+    over, alphas = 0.49980014995000627, (1 / 3, 1 / 3 + 1e-9, 0.1 + 0.2)
+    found = [result("medic", weights="averaged", average_over=over, chosen={"alpha": alpha}) for alpha in alphas]
     for one in found:
-        one.record["selection"] = f"averaged weights (decay {decay})"
+        one.record["selection"] = f"averaged weights (over {over} of the run)"
     table = make_table("x", found, scores=("cls",))
     names = [row.label for row in table.rows]
     assert names == [f"MEDIC-cls (alpha={told})" for told in (alphas[0], alphas[1], "0.3")], "still told apart"
     text = " ".join(table.header)
-    assert "Selection: averaged weights (decay 0.998001)." in text
-    assert table.facts["selection"] == "averaged weights (decay 0.998001)"
+    assert "Selection: averaged weights (over 0.4998 of the run)." in text
+    assert table.facts["selection"] == "averaged weights (over 0.4998 of the run)"
     assert "MEDIC (alpha=0.3): alpha=0.3" in text
 
 

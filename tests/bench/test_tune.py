@@ -200,7 +200,7 @@ def test_what_is_no_fault_of_the_settings_stops_the_search(tmp_path: Path) -> No
 
 
 def test_a_trial_is_read_with_its_averaged_weights(tree: Path, tmp_path: Path) -> None:
-    small(tree, tmp_path / "search", trials=1, folds=1, average=0.9)
+    small(tree, tmp_path / "search", trials=1, folds=1, average_over=0.5)
     (record,) = (tmp_path / "search" / "records").iterdir()
     assert json.loads(record.read_text())["weights"] == "averaged"
 
@@ -210,14 +210,14 @@ def test_averages_are_searched_only_where_a_run_may_have_them(
     tree: Path, tmp_path: Path, method: str, searched: bool
 ) -> None:
     asked = {name: value for name, value in QUICK.items() if name != "iterations"}
-    assert ("recipe.average" in prepare(method, str(tree), "wood", out=tmp_path, **asked).space) is searched
+    assert ("recipe.average_over" in prepare(method, str(tree), "wood", out=tmp_path, **asked).space) is searched
 
 
 def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Path) -> None:
     """Only where a search is of averaged weights, and they start at something that is worth keeping."""
     start = tmp_path / "start.safetensors"
     save_file(build_backbone("convnet").net.state_dict(), start)
-    given: dict[str, Any] = {"lr": 0.01, "schedule": "step", "average": 0.9, "folds": 1}
+    given: dict[str, Any] = {"lr": 0.01, "schedule": "step", "average_over": 0.5, "folds": 1}
     search = small(tree, tmp_path / "search", trials=3, weights=str(start), **given)
     kept = [trial.values["recipe.average_start"] for trial in search.trials]
     assert kept[0] == 0
@@ -250,7 +250,7 @@ def averaging(tmp_path: Path) -> dict[str, Any]:
     """A search in which the share of the starting weights is tried."""
     start = tmp_path / "start.safetensors"
     save_file(build_backbone("convnet").net.state_dict(), start)
-    return {"weights": str(start), "schedule": "step", "average": 0.9, "folds": 2}
+    return {"weights": str(start), "schedule": "step", "average_over": 0.5, "folds": 2}
 
 
 def test_shares_of_the_start_are_tried_on_one_training(
@@ -279,12 +279,12 @@ def test_a_training_that_fails_is_not_tried_with_other_shares(
 
 
 def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:
-    search = small(tree, tmp_path / "search", trials=1, folds=1, length=8, lr=0.01, average=0.9)
+    search = small(tree, tmp_path / "search", trials=1, folds=1, length=8, lr=0.01, average_over=0.5)
     (record,) = (search.folder / "records").iterdir()
     trial = json.loads(record.read_text())["recipe"]
-    assert (trial["iterations"], trial["lr"], trial["average"]) == (2, 0.04, pytest.approx(0.9**4))
+    assert (trial["iterations"], trial["lr"], trial["average_over"]) == (2, 0.04, 0.5)
     best = read_config(search.folder / "best.toml").recipe
-    assert (best["iterations"], best["lr"], best["average"]) == (8, 0.01, 0.9)
+    assert (best["iterations"], best["lr"], best["average_over"]) == (8, 0.01, 0.5)
     assert "after 2 iterations at 4 times the learning rate" in (search.folder / "best.toml").read_text()
     trials = json.loads((search.folder / "trials.json").read_text())
     tuned = json.loads((search.folder / "tune.json").read_text())
@@ -321,14 +321,15 @@ def test_fast_motion_of_gradient_flow_ends_where_the_run_does() -> None:
 
     def end(steps: int, recipe: dict[str, Any]) -> tuple[float, float]:
         weight = average = 1.0
-        for _ in range(steps):
+        decay = 1 - 1 / (recipe["average_over"] * steps)
+        for t in range(1, steps + 1):
             weight -= recipe["lr"] * weight
-            average = recipe["average"] * average + (1 - recipe["average"]) * weight
+            average += (1 - decay) / (1 - decay**t) * (weight - average)
         return weight, average
 
-    slow = {"lr": 1e-3, "average": 0.999}
-    assert end(250, fast_motion(slow, 4)) == pytest.approx(end(1000, slow), rel=2e-3)
-    assert end(250, slow) != pytest.approx(end(1000, slow), rel=0.5)
+    slow = {"lr": 1e-4, "average_over": 0.5}
+    assert end(2500, fast_motion(slow, 4)) == pytest.approx(end(10_000, slow), rel=2e-3)
+    assert end(2500, slow) != pytest.approx(end(10_000, slow), rel=0.5)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +430,7 @@ def test_two_at_once_in_a_folder_are_refused(tree: Path, tmp_path: Path) -> None
         ({"length": 500, "iterations": 1000}, r"--for 500 is less than --iterations 1000 \(the default\), .*"),
         ({"length": 0}, "--for 0 is out of range: it is the iterations of the run to be, 1 or more"),
         ({"method": "medic", "sources": ["ink", "neon"]}, "MEDIC trains on 2 or more domains, and tuning holds one"),
-        ({"lr": 0.1, "schedule": "step", "average": 0.0}, "Every setting that could be searched is fixed"),
+        ({"lr": 0.1, "schedule": "step", "average_over": 0.0}, "Every setting that could be searched is fixed"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(

@@ -266,7 +266,7 @@ def test_no_image_of_the_target_is_opened_to_fit(tmp_path: Path) -> None:
 def test_a_method_whose_own_score_is_fitted_needs_no_data(tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "signs", each=6)
     image = picture("neon", "cross", 3)
-    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **quick(average=0.9))
+    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **quick(average_over=0.5))
     there = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
     record = opendg.evaluate(run.path, device="cpu")
     assert record["scores"]["openmax"]["h@source95"]["threshold"] == there[0].threshold

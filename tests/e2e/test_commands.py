@@ -30,7 +30,7 @@ from tests.tiny import flags, picture, write_tree
 
 def test_from_images_to_a_table(opendg: Command, tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "first"
-    said = opendg("train", "medic", "--data", tree, *flags(average=0.9), "--out", out)
+    said = opendg("train", "medic", "--data", tree, *flags(average_over=0.5), "--out", out)
     assert said.code == 0
     assert said.out == f"Run: {out}\nNext: opendg evaluate {out}\n"
     assert "medic -> wood: 6/6" in said.err
@@ -136,7 +136,7 @@ def test_a_record_says_what_it_saw(opendg: Command, trained: Path) -> None:
     found = record(opendg, trained)
     assert (found["dataset"], found["target"], found["method"], found["seed"]) == ("signs", "wood", "medic", 0)
     assert found["protocol"].startswith("signs:shared:3+1:")
-    assert found["selection"] == "averaged weights (decay 0.9, bias-corrected)"
+    assert found["selection"] == "averaged weights (over 0.5 of the run)"
     assert (found["n_known"], found["n_unknown"]) == (36, 12)
     assert found["acc"] > 0.6
     assert list(found["scores"]) == ["cls", "bcls", "energy", "max-logit"]
@@ -151,7 +151,7 @@ def test_a_record_says_what_it_saw(opendg: Command, trained: Path) -> None:
 
 def test_the_weights_can_be_chosen(opendg: Command, trained: Path) -> None:
     found = [record(opendg, trained, "--weights", which) for which in ("selected", "averaged")]
-    assert [one["selection"] for one in found] == ["the last iterate", "averaged weights (decay 0.9, bias-corrected)"]
+    assert [one["selection"] for one in found] == ["the last iterate", "averaged weights (over 0.5 of the run)"]
     assert found[0]["scores"] != found[1]["scores"]
 
 

@@ -24,7 +24,7 @@ ITERATIONS = 60
 def words(tree: Path, out: Path, seed: int = 0) -> list[object]:
     """A run with all that has to be carried over: averages, selection, momentum, a loss summed across checkpoints."""
     asked = flags(
-        batch=1, iterations=ITERATIONS, checkpoint_every=CHECKPOINT, average=0.9, select="source-accuracy",
+        batch=1, iterations=ITERATIONS, checkpoint_every=CHECKPOINT, average_over=0.5, select="source-accuracy",
         select_after=0.9, seed=seed,
     )  # fmt: skip
     return ["train", "medic", "--data", tree, *asked, "--out", out]

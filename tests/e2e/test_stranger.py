@@ -41,7 +41,7 @@ def mark(tmp_path: Path) -> Path:
 def short(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that is resumed from its start in no time."""
     out = tmp_path_factory.mktemp("short") / "run"
-    return library.train("medic", data=str(tree), out=out, **quick(iterations=2, average=0.9)).path
+    return library.train("medic", data=str(tree), out=out, **quick(iterations=2, average_over=0.5)).path
 
 
 @pytest.fixture

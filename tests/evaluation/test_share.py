@@ -25,7 +25,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("begun")
     save_file(build_backbone("convnet").net.state_dict(), folder / "start.safetensors")
     weights = str(folder / "start.safetensors")
-    return quick(data=str(write_tree(folder / "signs")), weights=weights, average=0.5, lr=0.05)
+    return quick(data=str(write_tree(folder / "signs")), weights=weights, average_over=0.5, lr=0.05)
 
 
 def same(one: Path, other: Path) -> bool:
@@ -61,7 +61,7 @@ def test_from_a_share_to_another(begun: dict[str, Any], tmp_path: Path, share: f
 
 
 def test_without_averaged_weights_there_is_nothing_to_mix(begun: dict[str, Any], tmp_path: Path) -> None:
-    run = opendg.train("erm", out=tmp_path / "run", **(begun | {"average": 0.0}))
+    run = opendg.train("erm", out=tmp_path / "run", **(begun | {"average_over": 0.0}))
     with pytest.raises(OpenDGError, match="has no averaged weights"):
         with_share(run, 0.1, tmp_path / "mixed", device="cpu")
     assert not (tmp_path / "mixed").exists()

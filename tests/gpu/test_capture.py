@@ -44,8 +44,9 @@ def make(
 ) -> Loop:
     torch.manual_seed(0)
     loop = synthetic_loop(
-        method, "resnet18", device, settings=settings, images=300, precision="fp32", average=0.99, lr=1e-3, dtype=dtype
-    )
+        method, "resnet18", device, settings=settings, images=300, precision="fp32", average_over=0.5, lr=1e-3,
+        dtype=dtype,
+    )  # fmt: skip
     torch.manual_seed(seed)
     loop.feed.images.random_(0, 256)
     return loop

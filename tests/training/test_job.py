@@ -31,7 +31,7 @@ def test_what_is_not_asked_for_follows_the_dataset(tree: Path, shared: Path) -> 
 def test_the_defaults_of_medic_are_the_recipe_that_was_measured(tree: Path) -> None:
     job = planned(tree)
     assert job.recipe == Recipe(
-        iterations=4000, batch=8, lr=1e-4, optimizer="sgd", weight_decay=5e-4, schedule="step", average=0.0,
+        iterations=4000, batch=8, lr=1e-4, optimizer="sgd", weight_decay=5e-4, schedule="step", average_over=0.0,
         select="last", augment="photo", precision="auto",
     )  # fmt: skip
     expected = {"order": 1, "alpha": 0.01, "beta": 1.0, "ova": True, "ova_scale": 0.5, "batchnorm": "merged"}
@@ -80,9 +80,9 @@ def test_run_json_brings_back_the_job(tree: Path, asked: dict[str, Any]) -> None
         ({"lr": float("inf")}, "--lr inf must be above 0"),
         ({"weight_decay": float("nan")}, "--weight-decay nan"),
         ({"weight_decay": -1.0}, "--weight-decay -1.0"),
-        ({"average": 1.0}, "--average 1.0 is out of range"),
+        ({"average_over": 1.5}, "--average-over 1.5 is out of range"),
         ({"average_start": 0.1}, "--average-start 0.1 needs --average"),
-        ({"average_start": 1.0, "average": 0.9}, "--average-start 1.0 is out of range"),
+        ({"average_start": 1.0, "average_over": 0.5}, "--average-start 1.0 is out of range"),
         ({"select": "best"}, "no selection rule 'best': choose last or source-accuracy"),
         ({"precision": "fp8"}, "no precision 'fp8'"),
         ({"optimizer": "sgdd"}, "no optimiser 'sgdd': did you mean 'sgd'"),
@@ -115,6 +115,13 @@ def test_a_run_can_be_opened_from_another_folder(tree: Path, tmp_path: Path, mon
     assert len(job.open_data()[0]) > 0
     assert job.weights == str(tree.parent / "file.safetensors")
     assert job.root == str(tree.parent / "somewhere")
+
+
+def test_a_run_with_older_averaged_weights_is_refused(tree: Path) -> None:
+    said = planned(tree).to_json()
+    assert Job.from_json(said | {"recipe": said["recipe"] | {"average": 0.0}}) == planned(tree)
+    with pytest.raises(OpenDGError, match="by an older OpenDG, whose averaged weights looked back otherwise"):
+        Job.from_json(said | {"recipe": said["recipe"] | {"average": 0.9995}})
 
 
 def test_a_folder_with_the_name_of_a_dataset_is_remembered_as_a_folder(

@@ -28,10 +28,10 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])
-@pytest.mark.parametrize("decay", [0.3, 0.999])
-def test_averaged_weights_follow_the_formula(tree: Path, decay: float, share: float) -> None:
+@pytest.mark.parametrize(("over", "decay"), [(0.01, 1 / 2), (0.5, 2 / 3), (1, 5 / 6)])
+def test_averaged_weights_follow_the_formula(tree: Path, over: float, decay: float, share: float) -> None:
     """w~ = sum_i d^(t - i) w_i / sum_i d^(t - i), i = 1 ... t; then (1 - s) w~ + s w_0; buffers too."""
-    options = {"average": decay, "average_start": share, "iterations": 6, "lr": 0.1}
+    options = {"average_over": over, "average_start": share, "iterations": 6, "lr": 0.1}
     loop = make_parts(tree, "erm", backbone="test_resnet", weights="none", **options)
     start = {name: value.double() for name, value in copies(loop.finished_weights()).items()}
     passed = [copies(advance(loop, 1).finished_weights()) for _ in range(6)]
@@ -72,7 +72,7 @@ def test_a_loss_that_is_not_finite_is_said(tree: Path) -> None:
 @pytest.mark.parametrize("method", ["medic", "erm", "mldg"])
 def test_a_loop_goes_on_from_its_tensors_bit_for_bit(tree: Path, method: str) -> None:
     """All that moves is in `save`: weights, buffers, moments, averages, counters, generators, sums of losses."""
-    options = {"backbone": "test_resnet", "weights": "none", "average": 0.9, "iterations": 8}
+    options = {"backbone": "test_resnet", "weights": "none", "average_over": 0.5, "iterations": 8}
     straight = advance(make_parts(tree, method, **options), 2)
     saved = state(straight)
     finished = state(advance(straight, 3))
@@ -169,7 +169,7 @@ def test_a_run_does_not_depend_on_what_was_drawn_before(tree: Path) -> None:
 
 def test_buffers_that_are_not_stored_are_not_finished_weights(tree: Path) -> None:
     """Such as the attention masks of Swin: the finished weights must fit the network that is built again."""
-    loop = make_parts(tree, "erm", average=0.9)
+    loop = make_parts(tree, "erm", average_over=0.5)
     loop.classifier.backbone.register_buffer("scratch", torch.zeros(3), persistent=False)
     again = Loop(loop.method, loop.classifier, loop.feed, loop.augment, loop.recipe, 0)
     for averaged in (False, True):

@@ -80,16 +80,17 @@ def test_a_method_that_averages_by_itself_has_no_iterate_to_select(
     asked = quick(select="source-accuracy", chosen=chosen)
     with pytest.raises(OpenDGError, match="ends with a mean .* --select source-accuracy .* leave --select out"):
         opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
-    with pytest.raises(OpenDGError, match="ends with a mean .* --average 0.9 .* leave --average out"):
-        opendg.train(method, data=str(tree), out=tmp_path / "run", **quick(average=0.9, chosen=chosen))
+    with pytest.raises(OpenDGError, match="ends with a mean .* --average-over 0.5 .* leave --average-over out"):
+        opendg.train(method, data=str(tree), out=tmp_path / "run", **quick(average_over=0.5, chosen=chosen))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_method_that_starts_anew_within_the_run_is_not_averaged(tree: Path, tmp_path: Path) -> None:
-    with pytest.raises(OpenDGError, match="MetaReg begins anew .* --average 0.9 would mix both .* leave --average out"):
-        opendg.train("metareg", data=str(tree), out=tmp_path / "run", **quick(average=0.9))
+    with pytest.raises(OpenDGError, match="MetaReg begins anew .* would mix both trainings: leave --average-over out"):
+        opendg.train("metareg", data=str(tree), out=tmp_path / "run", **quick(average_over=0.5))
     assert not (tmp_path / "run").exists()
-    assert opendg.train("metareg", str(tree), out=tmp_path / "run", **quick(average=0.9, chosen={"meta": "0"})).finished
+    asked = quick(average_over=0.5, chosen={"meta": "0"})
+    assert opendg.train("metareg", str(tree), out=tmp_path / "run", **asked).finished
 
 
 def test_selfreg_that_does_not_average_may_select(tree: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_target_is_never_loaded(tmp_path: Path, method: str) -> None:
     target = sorted((tree / "wood").rglob("*.png"))
     for path in target:
         path.write_bytes(b"no image")
-    asked = quick(select="source-accuracy", select_after=0.0, average=0.9, checkpoint_every=2)
+    asked = quick(select="source-accuracy", select_after=0.0, average_over=0.5, checkpoint_every=2)
     with opened_files() as opened:
         run = opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
     assert run.finished

@@ -86,10 +86,11 @@ def _recipes(rows: Mapping[str, Sequence[Result]]) -> str:
 def recipe_words(recipe: Mapping[str, Any]) -> str:
     words = f"{recipe['iterations']} iterations, B = {recipe['batch']}, {recipe['optimizer']}, lr {recipe['lr']:g}, "
     words += f"weight decay {recipe['weight_decay']:g}, {recipe['schedule']} schedule, augmentation {recipe['augment']}"
-    if recipe["average"]:
-        words += f", averaged with decay {recipe['average']:g}"
-        words += f", {share:g} of the start" if (share := recipe.get("average_start")) else ""
-    return words
+    if over := recipe.get("average_over"):
+        words += f", averaged over {over:g} of it"
+    if decay := recipe.get("average"):
+        words += f", averaged over the last tenth of it (a decay that warms up to {decay:g})"
+    return words + (f", {share:g} of the start" if (share := recipe.get("average_start")) else "")
 
 
 def _settings(rows: Mapping[str, Sequence[Result]]) -> list[str]:

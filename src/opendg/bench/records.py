@@ -13,7 +13,9 @@ from opendg.errors import OpenDGError
 
 NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
           "weights", "selection", "acc", "scores")  # fmt: skip
-LATER = {"average_start": 0.0}  # parts of the recipe that older records lack, and what those runs did
+# Parts of the recipe that records lack, and what those runs did: newer parts, and `average`, the decay that older runs
+# had for their averaged weights. It warmed up, d = min(average, (1 + t) / (10 + t)): the last tenth of a run counted.
+LATER = {"average": 0.0, "average_over": 0.0, "average_start": 0.0}
 SEARCH = "tune.json"  # in the folder of a search for settings: what lies there are trials, and no results
 
 
@@ -152,7 +154,7 @@ def take_weights(results: Sequence[Result], which: str | None = None) -> list[Re
             if before is None or result.record["weights"] == "averaged":
                 kept[result.run] = result
     if not kept:
-        raise OpenDGError(f"No run has {which} weights: leave --take out, or train with --average 0.9995.")
+        raise OpenDGError(f"No run has {which} weights: leave --take out, or train with --average-over 0.5.")
     return list(kept.values())
 
 

@@ -44,7 +44,7 @@ class Choice:
 Space = dict[str, Range | Choice]
 
 LR = (1 / 3, 5.0)  # the learning rate, as factors of the one that the recipe has
-SCHEDULE = Choice(("step", "cosine"))
+COMMON: Space = {"schedule": Choice(("step", "cosine")), "average_over": Choice((0.0, 0.5))}
 START = f"{RECIPE}average_start"
 SHARES = Range(0, 0.5, log=False)  # of the start in averaged weights: searched where every trial averages
 TRIED = 6  # shares for each training where other settings are searched too: 0, 0.1 ... 0.5
@@ -80,23 +80,17 @@ METHODS: dict[str, Space] = {
 }
 
 
-def space_of(method: str, defaults: Mapping[str, Any], iterations: int, fixed: Collection[str] = ()) -> Space:
-    """What is searched for the runs of a method with so many iterations, less what is fixed.
+def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = ()) -> Space:
+    """What is searched for a method, less what is fixed.
 
     `defaults` are the values without a search, by `recipe.NAME` and `settings.NAME` as in the space. Each lies in it.
     """
     lr = defaults[f"{RECIPE}lr"]
-    averaged = f"{RECIPE}average" in fixed and defaults[f"{RECIPE}average"] > 0
-    average = Choice((0.0, over_half_of(iterations)))
-    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), "schedule": SCHEDULE, "average": average}
+    averaged = f"{RECIPE}average_over" in fixed and defaults[f"{RECIPE}average_over"] > 0
+    recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
     whole = {f"{RECIPE}{name}": values for name, values in recipe.items()} | ({START: SHARES} if averaged else {})
     whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
     return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
-
-
-def over_half_of(iterations: int) -> float:
-    """The decay of averaged weights that looks back over the second half of a run: 1 - 2 / iterations."""
-    return round(max(0.5, 1 - 2 / iterations), 6)
 
 
 def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:
@@ -131,9 +125,9 @@ def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:
 
 
 def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
-    """The recipe of a run that does in one iteration what another does in `pace`: lr x pace, decay of averages ^ pace.
+    """The recipe of a run that does in one iteration what another does in `pace`.
 
     Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
     averaged weights look back over the same share of it.
     """
-    return recipe | {"lr": recipe["lr"] * pace, "average": recipe["average"] ** pace}
+    return recipe | {"lr": recipe["lr"] * pace}

@@ -153,8 +153,8 @@ class Tuner:
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
         method = job.make_method()
         if method.averages or method.restarts:  # its weights are a mean already, or a mean would mix two trainings
-            fixed = [*fixed, f"{RECIPE}average"]
-        self.space = space_of(job.method, self.defaults, length or job.recipe.iterations, fixed)
+            fixed = [*fixed, f"{RECIPE}average_over"]
+        self.space = space_of(job.method, self.defaults, fixed)
         if job.weights == "none":
             self.space.pop(START, None)  # random weights: nothing to keep
         if not self.space:

@@ -12,7 +12,7 @@ PANELS = {
     ),
     "Network and recipe": (
         "backbone", "weights", "config", "recipe", "iterations", "batch", "lr", "optimizer", "weight_decay", "schedule",
-        "average", "average_start", "select", "select_after", "augment", "precision", "seed", "set_",
+        "average_over", "average_start", "select", "select_after", "augment", "precision", "seed", "set_",
     ),
     "Search": ("trials", "for_", "folds", "sampler", "combine"),
     "Several runs": ("each_target", "seeds", "methods", "lanes", "jobs", "on", "address", "cpus", "retry_failed"),

@@ -76,8 +76,8 @@ def command(
     optimizer: Optimizer = None,
     weight_decay: WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="step (x 0.1 at 80 %), cosine or constant.")] = None,
-    average: Annotated[
-        float | None, typer.Option(help="Keep averaged weights too; decay 0.9995 looks back 2,000 iterations.")
+    average_over: Annotated[
+        float | None, typer.Option(help="Keep averaged weights too; 0.5: they look back over half of the run.")
     ] = None,
     average_start: Annotated[
         float | None, typer.Option(help="The share of the starting weights in the averaged ones, e.g. 0.1.")
@@ -142,7 +142,7 @@ def command(
             "known": known_classes(known), "unknown": names(unknown),
             "protocol": protocol, "split_seed": split_seed, "backbone": backbone,
             "weights": weights, "recipe": recipe, "iterations": iterations, "batch": batch, "lr": lr,
-            "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average": average,
+            "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule, "average_over": average_over,
             "average_start": average_start, "select": select, "select_after": select_after,
             "augment": augment, "precision": precision,
             "chosen": settings(set_ or []), "on_bad_image": on_bad_image, "device": device, "devices": devices,

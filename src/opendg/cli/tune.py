@@ -80,9 +80,11 @@ def command(
     optimizer: Optimizer = None,
     weight_decay: WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
-    average: Annotated[float | None, typer.Option(help="Fix the decay of averaged weights; 0: none.")] = None,
+    average_over: Annotated[
+        float | None, typer.Option(help="Fix the share of the run that averaged weights look back over; 0: none.")
+    ] = None,
     average_start: Annotated[
-        float | None, typer.Option(help="With --average, fix the share of the starting weights in them.")
+        float | None, typer.Option(help="With --average-over, fix the share of the starting weights in them.")
     ] = None,
     augment: Augment = None,
     precision: Precision = None,
@@ -128,7 +130,7 @@ def command(
         "unknown": names(unknown), "split_seed": split_seed, "backbone": backbone, "weights": weights, "recipe": recipe,
         "iterations": iterations, "length": for_, "folds": folds, "score": score, "sampler": sampler,
         "batch": batch, "lr": lr, "optimizer": optimizer, "weight_decay": weight_decay, "schedule": schedule,
-        "average": average, "average_start": average_start, "augment": augment, "precision": precision,
+        "average_over": average_over, "average_start": average_start, "augment": augment, "precision": precision,
         "chosen": settings(set_ or []), "seed": seed,
         "on_bad_image": on_bad_image, "device": device, "compile": compile_, "lanes": lanes,
     }  # fmt: skip

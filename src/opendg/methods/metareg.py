@@ -16,11 +16,11 @@ go back to where they started. The features that phi is learned on are those of 
 Needs the pooled features. Cost: that of ERM and some fifty small products an iteration (only the head is unrolled); the
 final network sees 1 - `meta` of the iterations. A copy of the weights. Under the common recipe, whose rate falls at
 80 % of the run, that is half of ERM's training: of 2,000 iterations on PACS, its loss ends where ERM's is after 800.
-The authors' code is not public. Chosen here: the lengths of the parts (10 and 15 epochs) and the number of steps from
-a public re-implementation, alpha small enough for the curvature of a head on ReLU features, eta so that phi comes to
+The authors' code is not public. Chosen here: the lengths of the parts (10 and 15 epochs) and the number of steps from a
+public re-implementation, alpha small enough for the curvature of a head on ReLU features, eta so that phi comes to
 matter within a thousand iterations; phi starts at 0 and is kept from going negative. One batch serves all the steps
-from w_a. The optimiser's moments live on over the new start; a mean of weights would reach back over it, so `--average`
-is refused. No `--recipe authors`.
+from w_a. The optimiser's moments live on over the new start; a mean of weights would reach back over it, so `--average-
+over` is refused. No `--recipe authors`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ https://arxiv.org/abs/2112.12329. One iteration:
 
 No joint loss and nothing second order. The moments of the inner Adam (weight decay 5e-4) go on from step to step, from
 trajectory to trajectory and from iteration to iteration. After training BatchNorm's statistics are estimated anew, from
-training images without augmentation, for the selected weights alone: averaged ones (`--average`) keep the average of
-the statistics that training moved.
+training images without augmentation, for the selected weights alone: averaged ones (`--average-over`) keep the average
+of the statistics that training moved.
 
 Under the common recipe the gradient handed out is (theta - mean) / `scale`. SGD of momentum 0.9 moves lr / (1 - 0.9) of
 it, so scale 0.1 draws theta by 100 lr: by 0.01 an iteration at lr 1e-4, which over 4,000 iterations is the way that the

@@ -17,7 +17,7 @@ def choose_weights(run: Run, asked: str | None = None) -> str:
         raise OpenDGError(f"There are no weights {asked!r} in a run: choose selected or averaged.")
     if asked == "averaged" and not run.weight_file("averaged").exists():
         raise OpenDGError(
-            f"The run {str(run.path)!r} has no averaged weights: train with --average 0.9995, or leave it out."
+            f"The run {str(run.path)!r} has no averaged weights: train with --average-over 0.5, or leave it out."
         )
     return asked or ("averaged" if run.weight_file("averaged").exists() else "selected")
 

@@ -51,8 +51,9 @@ class Job:
         """From a run.json; a stranger's values are looked up and checked like those of the command line."""
         try:
             known = _checked(cls, values)
-            _checked(Recipe, known["recipe"])
-            parts = {"protocol": Protocol.from_json(known["protocol"]), "recipe": Recipe(**known["recipe"])}
+            recipe = _without_older_average(known["recipe"])
+            _checked(Recipe, recipe)
+            parts = {"protocol": Protocol.from_json(known["protocol"]), "recipe": Recipe(**recipe)}
             return cls(**(known | parts | {"notes": tuple(map(str, known.get("notes", ())))}))
         except (KeyError, TypeError) as error:
             raise OpenDGError(f"The run.json is damaged ({error}): train the run anew.") from error
@@ -102,6 +103,16 @@ def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(values[field.name], KINDS[field.type]):
             raise TypeError(f"{field.name} is {values[field.name]!r}")
     return {field.name: values[field.name] for field in found}
+
+
+def _without_older_average(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Refuse the averaged weights of older runs: what would be said of them, or done on, is no longer what was done."""
+    if recipe.get("average"):
+        raise OpenDGError(
+            "The run was trained by an older OpenDG, whose averaged weights looked back otherwise: use the version of "
+            "its commit, or train it anew with --average-over."
+        )
+    return {name: value for name, value in recipe.items() if name != "average"}
 
 
 def checked_on_bad_image(said: str) -> str:

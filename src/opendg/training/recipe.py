@@ -25,7 +25,7 @@ class Recipe:
     optimizer: str = "sgd"
     weight_decay: float = 5e-4
     schedule: str = "step"
-    average: float = 0.0  # decay of the averaged weights; 0 keeps none
+    average_over: float = 0.0  # the share of the run that averaged weights look back over; 0 keeps none
     average_start: float = 0.0  # the share of the starting weights in them
     select: str = "last"
     select_after: float = 0.6  # with source-accuracy: only this far into the run and later
@@ -37,9 +37,12 @@ class Recipe:
         self._require("batch", self.batch >= 1, "must be 1 or more")
         self._require("lr", 0 < self.lr < math.inf, "must be above 0 and finite")
         self._require("weight_decay", 0 <= self.weight_decay < math.inf, "must be 0 or more and finite")
-        self._require("average", 0 <= self.average < 1, "is out of range: give a decay such as 0.9995, or 0 for none")
+        share = "is out of range: give a share of the run such as 0.5, or 0 for none"
+        self._require("average_over", 0 <= self.average_over <= 1, share)
         self._require("average_start", 0 <= self.average_start < 1, "is out of range: give a share such as 0.1")
-        self._require("average_start", self.average_start == 0 or self.average > 0, "needs --average 0.9995, say")
+        self._require(
+            "average_start", self.average_start == 0 or self.average_over > 0, "needs --average-over 0.5, say"
+        )
         self._require("select_after", 0 <= self.select_after <= 1, "is out of range: give a share between 0 and 1")
         if self.select not in SELECTIONS:
             raise OpenDGError(f"There is no selection rule {self.select!r}: choose {' or '.join(SELECTIONS)}.")
@@ -58,7 +61,12 @@ class Recipe:
         if weights == "selected":
             return SELECTIONS[self.select]
         kept = f", {self.average_start:g} of the starting weights" if self.average_start else ""
-        return f"averaged weights (decay {self.average:g}, bias-corrected{kept})"
+        return f"averaged weights (over {self.average_over:g} of the run{kept})"
+
+    @property
+    def decay(self) -> float:
+        """Of averaged weights: 1 - 1 / n looks back over n iterations, here a share of the run and two at the least."""
+        return 1 - 1 / max(2.0, self.average_over * self.iterations)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

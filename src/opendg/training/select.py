@@ -15,7 +15,7 @@ def check_selection(method: Method, recipe: Recipe) -> None:
     """A method that ends with a mean over iterations has made its choice; a mean over a new start is of two runs."""
     asked = {
         "--select": (recipe.select != "last", recipe.select, "those of one"),
-        "--average": (recipe.average > 0, recipe.average, "another mean"),
+        "--average-over": (recipe.average_over > 0, recipe.average_over, "another mean"),
     }
     for option, (given, value, other) in asked.items():
         if method.averages and given:
@@ -23,10 +23,10 @@ def check_selection(method: Method, recipe: Recipe) -> None:
                 f"{method.title} ends with a mean of the weights of many iterations, and {option} {value} would put "
                 f"{other} in its place: leave {option} out."
             )
-    if method.restarts and recipe.average > 0:
+    if method.restarts and recipe.average_over > 0:
         raise OpenDGError(
-            f"{method.title} begins anew within the run, and --average {recipe.average} would mix both trainings: "
-            "leave --average out."
+            f"{method.title} begins anew within the run, and --average-over {recipe.average_over} would mix both "
+            "trainings: leave --average-over out."
         )
 
 
