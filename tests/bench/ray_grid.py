@@ -21,6 +21,7 @@ from opendg.bench.ledger import Ledger
 from opendg.bench.plan import load_plan, place
 from opendg.bench.reproduce import run_plan, site_of
 from opendg.bench.runners.ray import RayRunner
+from opendg.errors import OpenDGError
 
 
 def victim(ledger: Ledger, names: list[str], besides: set[int]) -> dict[str, Any] | None:
@@ -55,13 +56,19 @@ def main() -> None:
     ledger.prepare()
     names, done = list(place(plan.cells())), list[str]()
     thread = threading.Thread(target=disturb, args=(cluster, node, ledger, names, done), daemon=True)
+    refused = []
+    for options in ({"cpus": 2}, {"jobs": 2, "device": "cpu"}):  # each node has one CPU
+        try:
+            RayRunner(cluster.address, **options)
+        except OpenDGError as error:
+            refused.append(str(error))
     runner = RayRunner(cluster.address, jobs=2)  # half a GPU for a run
     thread.start()
     states = run_plan(plan, site_of(runs, None, device="cpu", checkpoint_every=50), runner)
     told = runner.told
     runner.close()
     cluster.shutdown()
-    print(json.dumps({"states": states, "disturbed": done, "told": told}))
+    print(json.dumps({"states": states, "disturbed": done, "told": told, "refused": refused}))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_and_a_node_die(tree: Path, 
     assert ended.returncode == 0, ended.stderr[-3000:]
     said = json.loads(ended.stdout.splitlines()[-1])
     assert said["told"] == "a Ray cluster of 2 CPUs and 2 GPUs"
+    assert said["refused"][0] == "No node of the Ray cluster has 2 CPUs: give --cpus 1 or fewer."
+    assert said["refused"][1].startswith("--jobs 2 would be without effect, as no GPU of the Ray cluster is used")
     assert len(said["disturbed"]) == 2
     assert said["disturbed"][1] == "node"
     assert list(said["states"].values()) == ["done"] * 4, "nothing is lost"

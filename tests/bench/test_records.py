@@ -59,3 +59,33 @@ def test_older_averages_are_rows_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", ["tune/photo", "tune/photo/records"])
 def test_trials_are_read_where_their_search_is_given(folder: Path, inside: str) -> None:
     assert [result.record["recipe"]["lr"] for result in load_records(folder / inside)] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("protocol", None), ("known", 3), ("seed", "a"), ("recipe", []), ("recipe.lr", None), ("scores", []),
+        ("scores.cls", None), ("scores.cls.oscr", "hi"), ("scores.cls.oscr", float("nan")),
+        ("scores.cls.h@oracle10", "x"), ("acc", None),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_told_by_what_is_wrong_in_it(tmp_path: Path, place: str, value: object) -> None:
+    damaged = record("medic")
+    *above, key = place.split(".")
+    inner = damaged
+    for name in above:
+        inner = inner[name]
+    inner[key] = value
+    (tmp_path / "one.json").write_text(json.dumps(damaged))
+    with pytest.raises(OpenDGError, match=f"one.json' is no whole record \\({place} is wrong\\)"):
+        load_records(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3"])
+def test_what_is_named_as_an_evaluation_is_not_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(record("medic")))
+    (tmp_path / "other.json").write_text(text)
+    assert len(load_records(tmp_path)) == 1
+    (tmp_path / "evaluation-selected.json").write_text(text)
+    with pytest.raises(OpenDGError, match="evaluation-selected.json' is no whole record"):
+        load_records(tmp_path)

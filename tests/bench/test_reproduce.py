@@ -260,6 +260,11 @@ def test_what_would_fail_in_every_run_is_refused_before_the_first(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left behind"
 
 
+def test_a_dry_run_knows_which_backbones_there_are(tmp_path: Path) -> None:
+    words = ["bench", "run", "pacs-resnet18", "--runs", str(tmp_path / "runs"), "--backbone", "resnet1818", "--dry-run"]
+    assert "There is no backbone 'resnet1818': did you mean" in refused(words)
+
+
 def test_thresholds_of_sources_without_unknown_images_are_refused_before_the_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from opendg.bench.shape import fault
 from opendg.errors import OpenDGError
+from opendg.runs.names import evaluated
 
-NEEDED = ("dataset", "protocol", "target", "known", "unknown", "method", "settings", "backbone", "recipe", "seed",
-          "weights", "selection", "acc", "scores")  # fmt: skip
 # Parts of the recipe that records lack, and what those runs did: newer parts, and `average`, the decay that older runs
 # had for their averaged weights. It warmed up, d = min(average, (1 + t) / (10 + t)): the last tenth of a run counted.
 LATER = {"average": 0.0, "average_over": 0.0, "average_start": 0.0}
@@ -135,8 +135,10 @@ def _read(path: Path) -> Result | None:
         said = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise OpenDGError(f"{str(path)!r} cannot be read as JSON ({error}): remove it, or evaluate the run.") from error
-    if not isinstance(said, dict) or not set(NEEDED) <= set(said):
+    if evaluated(path) is None and not (isinstance(said, dict) and "scores" in said):
         return None
+    if wrong := fault(said if isinstance(said, dict) else {}):
+        raise OpenDGError(f"{str(path)!r} is no whole record ({wrong} is wrong): remove it, or evaluate the run again.")
     return Result(said | {"recipe": LATER | said["recipe"]}, path)
 
 

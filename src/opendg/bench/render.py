@@ -99,7 +99,8 @@ def comma_separated(table: Table) -> str:
                 v = table.value(row, target, metric)
                 numbers = [_plain(v.mean), _plain(v.spread), v.count, _plain(v.published), _plain(v.difference)]
                 place = [row.label, row.method, row.score, target or "average", metric]
-                writer.writerow([*place, *numbers, *table.facts.values()])
+                facts = table.facts.values() if v.count else [""] * len(table.facts)  # of what was measured
+                writer.writerow([*place, *numbers, *facts])
     return text.getvalue()
 
 

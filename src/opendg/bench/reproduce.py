@@ -26,7 +26,7 @@ from opendg.bench.work import Site
 from opendg.data.entries import DATASETS, plain
 from opendg.errors import OpenDGError, require_one
 from opendg.evaluation.plane import PERPLEXITY
-from opendg.models.backbones import build_backbone
+from opendg.models.backbones import build_backbone, check_backbone
 from opendg.runs.files import make_folder, write_atomic, write_json
 from opendg.runs.names import evaluation_file, predictions_file
 from opendg.training.job import Job
@@ -89,6 +89,8 @@ def forecast(plan: Plan, runs: Path, root: Path | None, at_once: int = 1, retry_
     """What would run and how long it would take; neither data nor a GPU are needed."""
     ledger, placed = Ledger(runs), place(plan.cells(root), root)
     check_shown(plan.show.kind, [tested(job) for _, job in placed.values()])
+    for backbone in {job.backbone for _, job in placed.values()}:
+        check_backbone(backbone)
     known = ledger.folder.is_dir()
     states = {name: ledger.state(name, cell.scores) if known else "left" for name, (cell, _) in placed.items()}
     skipped = ("done",) if retry_failed else ("done", "failed")

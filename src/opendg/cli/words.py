@@ -37,7 +37,7 @@ def domains(each: str, index: Index) -> list[str]:
 def numbers(text: str | None) -> list[int] | None:
     """The whole numbers of --seeds, joined by commas."""
     try:
-        return [int(word) for word in names_in(text)] if text else None
+        return None if text is None else [int(word) for word in names_in(text)]
     except ValueError as error:
         raise OpenDGError(f"--seeds {text} is not a list of whole numbers: try --seeds 0,1,2.") from error
 

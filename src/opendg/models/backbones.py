@@ -18,6 +18,7 @@ from opendg.models.hub import hub
 # Weight files that need another layout than their name says and cannot tell so themselves.
 KNOWN_FILES = {"0c6682cb03becd6a69e37e1952b167fd7971b6e7085226599dc730c0837550ec": "resnet50.caffe"}
 
+OWN = ("convnet", "resnet50.caffe")  # beside timm's
 LARGEST_SIDE = 8192  # of an image that a network wants to see
 
 
@@ -103,16 +104,23 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def check_backbone(name: str) -> None:
+    """Refuse a name that is of no backbone, without building one."""
+    import timm
+
+    if name in OWN or (timm.is_model(name) and ("." not in name or timm.models.is_model_pretrained(name))):
+        return
+    close = near(name, [*(timm.list_pretrained() if "." in name else timm.list_models()), *OWN])
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model or 'convnet' will do."
+    raise OpenDGError(f"There is no backbone {name!r}: {hint}")
+
+
 def _timm(name: str, pretrained: bool) -> Backbone:
     import timm
     from timm.data.config import resolve_model_data_config
 
+    check_backbone(name)
     base = "resnet50" if name == "resnet50.caffe" else name
-    if not timm.is_model(base) or ("." in base and not timm.models.is_model_pretrained(base)):
-        named = timm.list_pretrained() if "." in base else timm.list_models()
-        close = near(base, [*named, "convnet", "resnet50.caffe"])
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model or 'convnet' will do."
-        raise OpenDGError(f"There is no backbone {name!r}: {hint}")
     if name == "resnet50.caffe" and pretrained:
         raise OpenDGError("resnet50.caffe has no weights on timm's hub: give --weights FILE, or use resnet50.tv_in1k.")
     try:
