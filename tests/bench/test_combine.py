@@ -254,7 +254,7 @@ def test_combine_takes_folders_and_little_else(tmp_path: Path) -> None:
 def test_all_targets_are_checked_before_the_first_search(tree: Path, tmp_path: Path) -> None:
     words = ["erm", "--data", str(tree), "--out", str(tmp_path / "tune"), *FLAGS, "--iterations", "2"]
     assert "no domain 'wod' in signs: did you mean 'wood'" in refused(*words, "--each-target", "ink,wod")
-    assert "--each-target ink,ink names a target twice" in refused(*words, "--each-target", "ink,ink")
+    assert "The target 'ink' is named twice" in refused(*words, "--each-target", "ink,ink")
     assert refused(*words, "--each-target", "all", "--target", "ink") == "Give --target or --each-target, not both."
     assert not (tmp_path / "tune").exists()
 
