@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opendg.bench.shape import fault
 from opendg.errors import OpenDGError
-from opendg.runs.names import evaluated
+from opendg.runs.names import check_weights, evaluated
 
 # Parts of the recipe that records lack, and what those runs did: newer parts, and `average`, the decay that older runs
 # had for their averaged weights. It warmed up, d = min(average, (1 + t) / (10 + t)): the last tenth of a run counted.
@@ -147,8 +147,7 @@ def take_weights(results: Sequence[Result], which: str | None = None) -> list[Re
 
     A run that lies in two places counts once.
     """
-    if which not in (None, "selected", "averaged"):
-        raise OpenDGError(f"There are no weights {which!r} in a run: choose selected or averaged.")
+    check_weights(which)
     kept: dict[tuple[str, ...], Result] = {}
     for result in results:
         if which in (None, result.record["weights"]):

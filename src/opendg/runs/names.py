@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from opendg.errors import OpenDGError
+
 EVALUATIONS = "evaluation-*.json"
 WEIGHTS = {"selected": "weights.safetensors", "averaged": "averaged.safetensors"}  # a run with the first is finished
 CHECKPOINTS = "step-*.json"  # each says that the tensors beside it are whole
+
+
+def check_weights(which: str | None) -> None:
+    """Refuse a name that is of no weights of a run. None leaves the choice open."""
+    if which not in (None, *WEIGHTS):
+        raise OpenDGError(f"There are no weights {which!r} in a run: choose selected or averaged.")
 
 
 def evaluation_file(weights: str) -> str:

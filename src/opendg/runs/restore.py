@@ -8,13 +8,13 @@ from opendg.errors import OpenDGError
 from opendg.models.backbones import Input, build_backbone
 from opendg.models.classifier import Classifier
 from opendg.runs.directory import Run
+from opendg.runs.names import check_weights
 from opendg.training.job import Job
 
 
 def choose_weights(run: Run, asked: str | None = None) -> str:
     """`averaged` where the run has them, else `selected`, unless one of the two is asked for."""
-    if asked not in (None, "selected", "averaged"):
-        raise OpenDGError(f"There are no weights {asked!r} in a run: choose selected or averaged.")
+    check_weights(asked)
     if asked == "averaged" and not run.weight_file("averaged").exists():
         raise OpenDGError(
             f"The run {str(run.path)!r} has no averaged weights: train with --average-over 0.5, or leave it out."
