@@ -27,7 +27,7 @@ def record(
         "sources": [], "known": known, "unknown": list(unknown), "method": method,
         "settings": settings(make_method(method, chosen)), "backbone": backbone, "recipe": Recipe(**recipe).to_json(),
         "seed": seed, "weights": weights,
-        "selection": "the last iterate" if weights == "selected" else "averaged weights (decay 0.9995)",
+        "selection": "the last iterate" if weights == "selected" else "averaged weights (over 0.5 of the run)",
         "acc": value + 0.1, "starting_weights": start, "opendg": "0.1.0", "commit": "abc123", "machine": "a machine",
         **({"notes": list(notes)} if notes else {}),
         "scores": {

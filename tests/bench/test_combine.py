@@ -19,6 +19,7 @@ from opendg.bench.search import FORMAT, Trial
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
+from opendg.training.config import read_config
 
 pytest.importorskip("optuna", reason="needs the extra opendg[tune]")
 
@@ -99,6 +100,24 @@ def test_the_budget_counts_trainings_where_trials_share_them(tmp_path: Path) -> 
     combine(folders, tmp_path / "best.toml")
     spent = "4 trials for each target, on 2 trainings of 500 iterations in every fold"
     assert spent in (tmp_path / "best.toml").read_text()
+
+
+@pytest.mark.parametrize(("decay", "said"), [(0.0, None), (0.9995, "Trial 0 has averaged weights by a decay")])
+def test_older_searches_give_a_config_that_can_be_used_or_none(tmp_path: Path, decay: float, said: str | None) -> None:
+    folders = [written(tmp_path / name, name, [0.2, 0.1]) for name in ("a", "b")]
+    for folder in folders:
+        trials = json.loads((folder / "trials.json").read_text())
+        for trial in trials:
+            trial["values"]["recipe.average"] = decay
+        (folder / "trials.json").write_text(json.dumps(trials))
+    out = tmp_path / "best.toml"
+    if said is None:
+        combine(folders, out)
+        assert "average" not in read_config(out).recipe
+    else:
+        with pytest.raises(OpenDGError, match=said):
+            combine(folders, out)
+        assert not out.exists()
 
 
 def test_the_budget_says_when_trials_were_in_fast_motion(tmp_path: Path) -> None:

@@ -45,11 +45,13 @@ def test_older_averages_are_rows_of_their_own(tmp_path: Path) -> None:
         del old["recipe"]["average_over"], old["recipe"]["average_start"]
         old["recipe"]["average"] = decay
     asked = {"plain": plain, "none": none, "warmed": warmed, "half": record("medic", average_over=0.5)}
+    asked["corrected"] = warmed | {"selection": "averaged weights (decay 0.9995, bias-corrected)"}
     for name, written in asked.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(written))
     found = {result.path.stem: result for result in load_records(tmp_path)}
     assert found["none"].row == found["plain"].row
-    assert len({result.row for result in found.values()}) == 3
+    assert found["corrected"].record["recipe"]["average_over"] == pytest.approx(0.5)  # 2,000 of 4,000 iterations
+    assert len({found[name].row for name in ("plain", "warmed", "half")}) == 3
     said = {name: recipe_words(result.record["recipe"]) for name, result in found.items()}
     assert "averaged over the last tenth of it (a decay that warms up to 0.9995)" in said["warmed"]
     assert said["half"].endswith("averaged over 0.5 of it")

@@ -473,6 +473,7 @@ def test_what_is_given_wins_over_the_config() -> None:
         ("method = 'medik'", "no method 'medik': did you mean 'medic'"),
         ("[recipe]\nlr = 0.1", "does not name its method"),
         ("method = 'medic'\nrecipe = 3", "is not a table"),
+        ("method = 'medic'\n[recipe]\naverage = 0.9995", "has averaged weights by a decay .*: use the version of"),
         ("method = 'medic'\nsettings = 3", "The settings in the config .* are not a table"),
         ("method = 'medic'\n[recipe]\nlr = 'fast'", "lr is 'fast' in .*: a number was expected"),
         ("method = 'medic'\n[recipe]\nlr = true", "lr is True"),

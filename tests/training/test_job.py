@@ -120,7 +120,7 @@ def test_a_run_can_be_opened_from_another_folder(tree: Path, tmp_path: Path, mon
 def test_a_run_with_older_averaged_weights_is_refused(tree: Path) -> None:
     said = planned(tree).to_json()
     assert Job.from_json(said | {"recipe": said["recipe"] | {"average": 0.0}}) == planned(tree)
-    with pytest.raises(OpenDGError, match="by an older OpenDG, whose averaged weights looked back otherwise"):
+    with pytest.raises(OpenDGError, match="The run has averaged weights by a decay .*, as an older OpenDG made them"):
         Job.from_json(said | {"recipe": said["recipe"] | {"average": 0.9995}})
 
 

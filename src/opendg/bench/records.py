@@ -139,7 +139,10 @@ def _read(path: Path) -> Result | None:
         return None
     if wrong := fault(said if isinstance(said, dict) else {}):
         raise OpenDGError(f"{str(path)!r} is no whole record ({wrong} is wrong): remove it, or evaluate the run again.")
-    return Result(said | {"recipe": LATER | said["recipe"]}, path)
+    recipe = LATER | said["recipe"]
+    if "bias-corrected" in said["selection"]:  # for a few commits the decay did not warm up, as it no longer does
+        recipe |= {"average": 0.0, "average_over": 1 / ((1 - recipe["average"]) * recipe["iterations"])}
+    return Result(said | {"recipe": recipe}, path)
 
 
 def take_weights(results: Sequence[Result], which: str | None = None) -> list[Result]:

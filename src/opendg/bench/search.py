@@ -23,6 +23,7 @@ from opendg.bench.space import RECIPE, SETTINGS, part
 from opendg.errors import OpenDGError
 from opendg.runs.lock import LOCK
 from opendg.training.config import Config
+from opendg.training.recipe import without_older_average
 
 FORMAT = "opendg-tune-1"
 ITERATIONS = f"{RECIPE}iterations"
@@ -50,7 +51,8 @@ class Trial:
 
     def config(self, method: str, fixed: dict[str, Any]) -> Config:
         values = fixed | self.values
-        return Config(method, part(values, RECIPE), part(values, SETTINGS))
+        recipe = without_older_average(part(values, RECIPE), f"Trial {self.number}")
+        return Config(method, recipe, part(values, SETTINGS))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.registry import in_words, make_method
 from opendg.runs.files import write_atomic
-from opendg.training.recipe import Recipe
+from opendg.training.recipe import Recipe, without_older_average
 
 KEYS = ("method", "recipe", "settings")
 KINDS: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}  # the widest is the last
@@ -65,6 +65,8 @@ def read_config(path: str | Path) -> Config:
             raise unknown_name("key", key, KEYS, where)
     if not isinstance(said.get("method"), str):
         raise OpenDGError(f'The config {str(path)!r} does not name its method: add a line such as method = "medic".')
+    if isinstance(said.get("recipe"), dict):
+        said["recipe"] = without_older_average(said["recipe"], f"The config {str(path)!r}")
     config = Config(**said, notes=_notes(text))
     _check_recipe(config.recipe, where)
     if not isinstance(config.settings, dict):

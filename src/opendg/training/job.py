@@ -15,7 +15,7 @@ from opendg.errors import OpenDGError, unknown_name
 from opendg.methods.base import Authors, Method
 from opendg.methods.registry import METHODS, make_method, settings
 from opendg.protocol import Names, Protocol, Split, make_protocol
-from opendg.training.recipe import Recipe, default_recipe
+from opendg.training.recipe import Recipe, default_recipe, without_older_average
 from opendg.training.select import check_selection
 
 # What the fields of a run.json must be, by their annotation.
@@ -51,7 +51,7 @@ class Job:
         """From a run.json; a stranger's values are looked up and checked like those of the command line."""
         try:
             known = _checked(cls, values)
-            recipe = _without_older_average(known["recipe"])
+            recipe = without_older_average(known["recipe"], "The run")
             _checked(Recipe, recipe)
             parts = {"protocol": Protocol.from_json(known["protocol"]), "recipe": Recipe(**recipe)}
             return cls(**(known | parts | {"notes": tuple(map(str, known.get("notes", ())))}))
@@ -103,16 +103,6 @@ def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(values[field.name], KINDS[field.type]):
             raise TypeError(f"{field.name} is {values[field.name]!r}")
     return {field.name: values[field.name] for field in found}
-
-
-def _without_older_average(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Refuse the averaged weights of older runs: what would be said of them, or done on, is no longer what was done."""
-    if recipe.get("average"):
-        raise OpenDGError(
-            "The run was trained by an older OpenDG, whose averaged weights looked back otherwise: use the version of "
-            "its commit, or train it anew with --average-over."
-        )
-    return {name: value for name, value in recipe.items() if name != "average"}
 
 
 def checked_on_bad_image(said: str) -> str:

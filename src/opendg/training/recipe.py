@@ -77,6 +77,19 @@ def _check(what: str, name: str, choices: Collection[str]) -> None:
         raise unknown_name(what, name, choices)
 
 
+def without_older_average(recipe: dict[str, Any], whose: str) -> dict[str, Any]:
+    """A recipe that an older version may have written, where `average` was the decay of averaged weights.
+
+    They looked back otherwise, so that neither a record nor a training of today would be of what was done.
+    """
+    if recipe.get("average"):
+        raise OpenDGError(
+            f"{whose} has averaged weights by a decay (average = {recipe['average']}), as an older OpenDG made them: "
+            "use the version of its commit, or say what share of the run they look back over, as in average_over = 0.5."
+        )
+    return {name: value for name, value in recipe.items() if name != "average"}
+
+
 def default_recipe(pretrained: bool, **asked: Any) -> Recipe:
     """Fine-tuning takes small steps; a network from scratch takes steps twenty times larger."""
     recipe = Recipe(lr=1e-4 if pretrained else 2e-3)

@@ -45,7 +45,7 @@ class RayRunner:
     def _check(self, cpus: int, jobs: int) -> None:
         """Refuse more than any node has, which Ray would wait for for ever, and a share of no GPU."""
         most = int(max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0))
-        if cpus > most:
+        if cpus > most > 0:  # where no node has any yet, the cluster may be one that grows
             self.close()
             raise OpenDGError(f"No node of the Ray cluster has {cpus} CPUs: give --cpus {most} or fewer.")
         if jobs > 1:
