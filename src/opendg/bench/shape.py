@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Good = Callable[[Any], bool]
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """A finite one, which a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def _whole(value: Any) -> bool:
@@ -32,10 +32,10 @@ def _table(value: Any) -> bool:
 RECORD: dict[str, Good] = {
     "dataset": _text, "protocol": _text, "target": _text, "known": _texts, "unknown": _texts, "method": _text,
     "settings": _table, "backbone": _text, "recipe": _table, "seed": _whole, "weights": _text, "selection": _text,
-    "acc": _number, "scores": _table,
+    "acc": is_number, "scores": _table,
 }  # fmt: skip
 RECIPE: dict[str, Good] = {  # what tables say of it
-    "iterations": _whole, "batch": _whole, "optimizer": _text, "lr": _number, "weight_decay": _number,
+    "iterations": _whole, "batch": _whole, "optimizer": _text, "lr": is_number, "weight_decay": is_number,
     "schedule": _text, "augment": _text,
 }  # fmt: skip
 METRICS = ("oscr", "auroc", "aupr", "fpr95")
@@ -59,5 +59,5 @@ def fault(record: Mapping[str, Any]) -> str | None:
 def _metric(key: str, value: Any) -> bool:
     """A number, an H-score at some threshold, or nothing where the images do not give the metric."""
     if key.startswith("h@"):
-        return value is None or (isinstance(value, dict) and _number(value.get("h")))
-    return key not in METRICS or value is None or _number(value)
+        return value is None or (isinstance(value, dict) and is_number(value.get("h")))
+    return key not in METRICS or value is None or is_number(value)

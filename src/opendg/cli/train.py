@@ -9,25 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opendg.cli.options import (
-    Augment,
-    Backbone,
-    Batch,
-    CheckpointEvery,
-    Data,
-    Device,
-    Known,
-    OnBadImage,
-    Optimizer,
-    Precision,
-    Root,
-    Sources,
-    SplitSeed,
-    Text,
-    Unknown,
-    WeightDecay,
-    Weights,
-)
+from opendg.cli import options
+from opendg.cli.options import Text
 from opendg.cli.show import Progress, say, speaks, tell_left_out
 from opendg.cli.words import (
     AGAIN,
@@ -52,18 +35,18 @@ RESUMED = ("resume", "root", "device", "devices", "evaluate", "json_")  # what a
 def command(
     context: typer.Context,
     method: Annotated[Text, typer.Argument(help="A method's name: see `opendg methods`.")] = None,
-    data: Data = None,
-    root: Root = None,
+    data: options.Data = None,
+    root: options.Root = None,
     target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas.")] = None,
-    sources: Sources = None,
-    known: Known = None,
-    unknown: Unknown = None,
+    sources: options.Sources = None,
+    known: options.Known = None,
+    unknown: options.Unknown = None,
     protocol: Annotated[
         str, typer.Option(help="shared: all sources hold all known classes; daml: each has its own.")
     ] = "shared",
-    split_seed: SplitSeed = 0,
-    backbone: Backbone = None,
-    weights: Weights = None,
+    split_seed: options.SplitSeed = 0,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
     config: Annotated[
         Path | None, typer.Option(help="A file with method, recipe and settings, as `opendg tune` writes it.")
     ] = None,
@@ -71,10 +54,10 @@ def command(
         str, typer.Option(help="common: the same for all methods; authors: the method's original.")
     ] = "common",
     iterations: Annotated[int | None, typer.Option(help="How many iterations.")] = None,
-    batch: Batch = None,
+    batch: options.Batch = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    optimizer: Optimizer = None,
-    weight_decay: WeightDecay = None,
+    optimizer: options.Optimizer = None,
+    weight_decay: options.WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="step (x 0.1 at 80 %), cosine or constant.")] = None,
     average_over: Annotated[
         float | None, typer.Option(help="Keep averaged weights too; 0.5: they look back over half of the run.")
@@ -86,14 +69,14 @@ def command(
     select_after: Annotated[
         float | None, typer.Option(help="source-accuracy: only from this fraction of the run on.")
     ] = None,
-    augment: Augment = None,
-    precision: Precision = None,
+    augment: options.Augment = None,
+    precision: options.Precision = None,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn at random.")] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, e.g. order=2.")
     ] = None,
-    on_bad_image: OnBadImage = "error",
-    device: Device = "auto",
+    on_bad_image: options.OnBadImage = "error",
+    device: options.Device = "auto",
     devices: Annotated[int, typer.Option(help="Train data-parallel on so many devices (or start with torchrun).")] = 1,
     capture: Annotated[bool, typer.Option(help="Replay the step from a CUDA graph (GPU only).")] = True,
     compile_: Annotated[
@@ -106,7 +89,7 @@ def command(
     ] = None,
     lanes: Annotated[int, typer.Option(help="How many of several runs train at once on a GPU that has the room.")] = 2,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate each run when it is finished.")] = False,
-    checkpoint_every: CheckpointEvery = 500,
+    checkpoint_every: options.CheckpointEvery = 500,
     track: Annotated[
         str, typer.Option(help="Curves to tensorboard, wandb, mlflow or none; auto: tensorboard where installed.")
     ] = "auto",

@@ -9,26 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opendg.cli import options
 from opendg.cli.evaluate import percent
-from opendg.cli.options import (
-    Augment,
-    Backbone,
-    Batch,
-    Data,
-    Device,
-    Json,
-    Known,
-    OnBadImage,
-    Optimizer,
-    Precision,
-    Root,
-    Sources,
-    SplitSeed,
-    Text,
-    Unknown,
-    WeightDecay,
-    Weights,
-)
+from opendg.cli.options import Text
 from opendg.cli.show import Progress, say, table, tell_left_out
 from opendg.cli.words import domains, known_classes, names, refuse_all_but, refuse_both, require, settings
 from opendg.errors import OpenDGError, require_one
@@ -51,19 +34,19 @@ def command(
         list[str] | None,
         typer.Argument(metavar="METHOD", help="A method; with --combine: searches, or the folder that holds them."),
     ] = None,
-    data: Data = None,
-    root: Root = None,
+    data: options.Data = None,
+    root: options.Root = None,
     target: Annotated[Text, typer.Option(help="The held-out domain, or several joined by commas. Not opened.")] = None,
     each_target: Annotated[Text, typer.Option(help="A search for each: all, or domains joined by commas.")] = None,
     combine: Annotated[
         bool, typer.Option("--combine", help="Choose one setting for all targets from finished searches.")
     ] = False,
-    sources: Sources = None,
-    known: Known = None,
-    unknown: Unknown = None,
-    split_seed: SplitSeed = 0,
-    backbone: Backbone = None,
-    weights: Weights = None,
+    sources: options.Sources = None,
+    known: options.Known = None,
+    unknown: options.Unknown = None,
+    split_seed: options.SplitSeed = 0,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
     recipe: Annotated[str, typer.Option(help="What the search starts from: common, or authors.")] = "common",
     trials: Annotated[int, typer.Option(help="How many settings are tried, the defaults first.")] = 8,
     iterations: Annotated[int, typer.Option(help="How many iterations each of them is trained.")] = 1000,
@@ -75,10 +58,10 @@ def command(
     sampler: Annotated[
         str, typer.Option(help="list: the same settings for every target; tpe: half of it, then Optuna's TPE.")
     ] = "list",
-    batch: Batch = None,
+    batch: options.Batch = None,
     lr: Annotated[float | None, typer.Option(help="Fix the learning rate instead of searching it.")] = None,
-    optimizer: Optimizer = None,
-    weight_decay: WeightDecay = None,
+    optimizer: options.Optimizer = None,
+    weight_decay: options.WeightDecay = None,
     schedule: Annotated[Text, typer.Option(help="Fix the schedule: step, cosine or constant.")] = None,
     average_over: Annotated[
         float | None, typer.Option(help="Fix the share of the run that averaged weights look back over; 0: none.")
@@ -86,14 +69,14 @@ def command(
     average_start: Annotated[
         float | None, typer.Option(help="With --average-over, fix the share of the starting weights in them.")
     ] = None,
-    augment: Augment = None,
-    precision: Precision = None,
+    augment: options.Augment = None,
+    precision: options.Precision = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting of the method.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the settings tried, the folds and the trainings.")] = 0,
-    on_bad_image: OnBadImage = "error",
-    device: Device = "auto",
+    on_bad_image: options.OnBadImage = "error",
+    device: options.Device = "auto",
     compile_: Annotated[
         bool | None,
         typer.Option(
@@ -104,7 +87,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="The search's folder (runs/tune/DATA-METHOD); --combine: a file.")
     ] = None,
-    json_: Json = False,
+    json_: options.Json = False,
 ) -> None:
     """Search the settings of a method without opening the target: source domains and known classes are held out.
 

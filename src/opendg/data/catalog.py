@@ -51,7 +51,7 @@ def open_dataset(data: str, root: Path | None = None) -> Index:
     raise OpenDGError(f"{data!r} is neither a folder nor a dataset of the catalogue: {hint}")
 
 
-def is_named(data: str, root: Path | None = None) -> bool:
+def is_named(data: str, root: str | Path | None = None) -> bool:
     """Whether `open_dataset` takes these words for a name of the catalogue, and not for a folder."""
     entry = find(data)
     if entry is None:
@@ -59,9 +59,10 @@ def is_named(data: str, root: Path | None = None) -> bool:
     return entry.name == "glyphs" or _above(root) is not None or not Path(data).expanduser().is_dir()
 
 
-def _above(root: Path | None) -> Path | None:
+def _above(root: str | Path | None) -> Path | None:
     """The folder above the datasets, where one is known."""
-    return root or (Path(os.environ["OPENDG_DATA"]) if os.environ.get("OPENDG_DATA") else None)
+    place = root or os.environ.get("OPENDG_DATA")
+    return Path(place) if place else None
 
 
 def _named(entry: Dataset, place: Path) -> Index:

@@ -106,9 +106,11 @@ def _digest(path: Path) -> str:
 
 def check_backbone(name: str) -> None:
     """Refuse a name that is of no backbone, without building one."""
+    if name in OWN:
+        return
     import timm
 
-    if name in OWN or (timm.is_model(name) and ("." not in name or timm.models.is_model_pretrained(name))):
+    if timm.is_model(name) and ("." not in name or timm.models.is_model_pretrained(name)):
         return
     close = near(name, [*(timm.list_pretrained() if "." in name else timm.list_models()), *OWN])
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "any timm model or 'convnet' will do."

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opendg.bench.records import LATER, SEARCH, json_files
+from opendg.bench.shape import METRICS, is_number
 from opendg.errors import OpenDGError, typed
 from opendg.evaluation.thresholds import RULES
 from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
 
 TEXTS = ("dataset", "protocol", "target", "method", "backbone", "weights", "selection")
-METRICS = ("oscr", "auroc", "aupr", "fpr95")
 ORIGIN = ("command", "commit", "created", "machine", "opendg", "versions", "starting_weights", "settings", "recipe")
 MOST_BYTES = 4_000_000  # a record has a few thousand; other JSON files may lie beside it
 
@@ -137,8 +136,7 @@ def _metrics(values: dict[str, Any]) -> dict[str, Any]:
 
 def _number(value: Any) -> float | None:
     """A finite number, or none."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return value if good and math.isfinite(value) else None
+    return value if is_number(value) else None
 
 
 def _texts(values: Any) -> list[str]:

@@ -84,7 +84,7 @@ class Job:
 
 def home(data: str, root: str | Path | None) -> Path | None:
     """Where data lie that are asked for in these words, as `Job.open_data` takes it."""
-    where = root if catalog.is_named(data, None if root is None else Path(root)) else data
+    where = root if catalog.is_named(data, root) else data
     return None if where is None else Path(where)
 
 
@@ -118,7 +118,7 @@ def _is_name(data: str) -> bool:
 
 def _where(data: str, root: str | Path | None) -> str:
     """What a job remembers of --data: a folder that is opened for itself, whatever its name, by its whole path."""
-    return data if catalog.is_named(data, None if root is None else Path(root)) else _absolute(data)
+    return data if catalog.is_named(data, root) else _absolute(data)
 
 
 def _absolute(path: str | Path) -> str:

@@ -37,23 +37,24 @@ class RayRunner:
         has = ray.cluster_resources()
         gpus = has.get("GPU", 0) if device != "cpu" else 0
         self._share = 1 / jobs if gpus else 0
-        self._check(cpus, jobs if not gpus else 1)
+        if fault := self._fault(cpus, jobs, gpus):
+            self.close()
+            raise OpenDGError(fault)
         options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": self._share, "max_retries": 0}
         self._task = ray.remote(_perform).options(**options)
         self.told = f"a Ray cluster of {int(has.get('CPU', 0))} CPUs and {int(has.get('GPU', 0))} GPUs"
 
-    def _check(self, cpus: int, jobs: int) -> None:
-        """Refuse more than any node has, which Ray would wait for for ever, and a share of no GPU."""
+    def _fault(self, cpus: int, jobs: int, gpus: float) -> str | None:
+        """More than any node has, which Ray would wait for for ever, or a share of no GPU."""
         most = int(max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0))
         if cpus > most > 0:  # where no node has any yet, the cluster may be one that grows
-            self.close()
-            raise OpenDGError(f"No node of the Ray cluster has {cpus} CPUs: give --cpus {most} or fewer.")
-        if jobs > 1:
-            self.close()
-            raise OpenDGError(
+            return f"No node of the Ray cluster has {cpus} CPUs: give --cpus {most} or fewer."
+        if jobs > 1 and not gpus:
+            return (
                 f"--jobs {jobs} would be without effect, as no GPU of the Ray cluster is used: give --cpus, the CPUs "
                 "of a run, instead."
             )
+        return None
 
     def submit(self, order: Order) -> Future[Outcome]:
         answer: Future[Outcome] = Future()
