@@ -159,5 +159,5 @@ def budget(searches: list[Search], count: int) -> str:
     how = "each trained for" if trained == count else f"on {trained} training{'s' * (trained > 1)} of"
     return (
         f"Budget: {count} trials for each target, {how} {iterations} iterations"
-        f"{f' at {times(pace)} the learning rate' if pace > 1 else ''} in every fold; folds of all targets: {folds}."
+        f"{f' at {times(pace)} the learning rate' if pace != 1 else ''} in every fold; folds of all targets: {folds}."
     )

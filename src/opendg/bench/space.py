@@ -128,6 +128,6 @@ def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
     """The recipe of a run that does in one iteration what another does in `pace`.
 
     Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
-    averaged weights look back over the same share of it.
+    averaged weights look back over the same share of it. How fast a trial is: `pace_of`.
     """
     return recipe | {"lr": recipe["lr"] * pace}

@@ -117,6 +117,17 @@ def default_folder(dataset: str, method: str, targets: Sequence[str]) -> Path:
     return Path("runs") / "tune" / f"{dataset}-{method}" / "+".join(targets)
 
 
+def pace_of(job: Job, fold: Fold, length: int) -> float:
+    """At how many times its learning rate a run of `length` iterations is tried, in the trial's iterations.
+
+    Steps of SGD go the way of their sum, shared by the images: with lr x iterations / images as in the run, each image
+    moves the weights as far. A fold has a share of the run's images, taken as that of its domains times its classes'.
+    """
+    whole = job.protocol
+    share = len(fold.sources) * len(fold.known) / (len(whole.sources) * len(whole.known))
+    return share * length / job.recipe.iterations
+
+
 def check_enough(job: Job, folds: list[Fold]) -> None:
     method = job.make_method()
     if len(folds[0].sources) < method.min_sources:
@@ -147,7 +158,7 @@ class Tuner:
         sampler: str, device: str, lanes: int, compile: bool | None, length: int | None,
     ) -> None:  # fmt: skip
         self.folder, self.job, self.folds, self.score, self.sampler = folder, job, folds, score, sampler
-        self.pace = (length or job.recipe.iterations) / job.recipe.iterations
+        self.pace = pace_of(job, folds[0], length) if length else 1.0
         self.device, self.lanes, self.compile = device, lanes, compile
         self.defaults = {f"{RECIPE}{name}": value for name, value in job.recipe.to_json().items()}
         self.defaults |= {f"{SETTINGS}{name}": value for name, value in job.settings.items()}
@@ -194,7 +205,7 @@ class Tuner:
     @property
     def caution(self) -> str | None:
         """What to know before such a search, in a sentence."""
-        if self.pace == 1 or self.job.weights != "none":
+        if self.pace <= 1 or self.job.weights != "none":
             return None
         return (
             f"--for trains at {times(self.pace)} the learning rate, which a network from scratch seldom bears: better "
@@ -366,7 +377,7 @@ class Tuner:
         notes = [
             f"Trial {best.number} of {len(search.trials)}: mean OSCR ({self.score}) {best.value(self.score):.4f} on "
             f"{protocol.dataset} after {self.job.recipe.iterations} iterations"
-            f"{f' at {times(self.pace)} the learning rate' if self.pace > 1 else ''},",
+            f"{f' at {times(self.pace)} the learning rate' if self.pace != 1 else ''},",
             f"held out in turn: {held}.",
             f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
         ]

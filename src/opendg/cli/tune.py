@@ -190,7 +190,7 @@ def _hurried(search: Search) -> str:
     from opendg.bench.search import times
 
     pace = search.facts["pace"]
-    return f"\nAll were trained at {times(pace)} these learning rates (--for)." if pace > 1 else ""
+    return f"\nAll were trained at {times(pace)} these learning rates (--for)." if pace != 1 else ""
 
 
 def _found(folders: list[str]) -> list[Search]:
