@@ -216,7 +216,7 @@ def refused(*words: str) -> str:
 def test_from_a_search_for_each_target_to_a_trained_run(tree: Path, tmp_path: Path) -> None:
     budget = ["--trials", "2", "--iterations", "2", "--folds", "1"]
     places = ["--data", str(tree), "--each-target", "ink,wood", "--out", str(tmp_path / "tune")]
-    said = ask("tune", "medic", *places, *FLAGS, *budget, "--set", "alpha=0.05")
+    said = ask("tune", "medic", *places, *FLAGS, *budget, "--set", "beta=0.5")
     assert said["note"] == NOTE
     assert Path(said["config"]) == tmp_path / "tune" / "best.toml"
     folders = [str(tmp_path / "tune" / name) for name in ("ink", "wood")]
@@ -228,8 +228,8 @@ def test_from_a_search_for_each_target_to_a_trained_run(tree: Path, tmp_path: Pa
     assert run.config["method"] == "medic"
     assert run.config["recipe"]["lr"] == values["recipe.lr"]
     assert run.config["recipe"]["batch"] == 2
-    assert run.config["settings"]["alpha"] == 0.05
-    assert run.config["settings"]["beta"] == values["settings.beta"]
+    assert run.config["settings"]["alpha"] == values["settings.alpha"]
+    assert run.config["settings"]["beta"] == 0.5
 
 
 def test_trials_that_failed_are_null_in_json(tmp_path: Path) -> None:
