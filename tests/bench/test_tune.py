@@ -232,7 +232,7 @@ def test_pretrained_weights_may_be_kept_in_the_average(tree: Path, tmp_path: Pat
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The runs that a search starts to train."""
-    from opendg.bench import tune as room
+    from opendg.bench import tuner as room
 
     runs: list[Path] = []
 

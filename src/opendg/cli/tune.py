@@ -19,7 +19,7 @@ from opendg.errors import OpenDGError, require_one
 if TYPE_CHECKING:
     from opendg.bench.combine import Place
     from opendg.bench.search import Search
-    from opendg.bench.tune import Tuner
+    from opendg.bench.tuner import Tuner
 
 COMBINED = ("what", "combine", "score", "out", "json_")  # what --combine heeds
 AS_ASKED = {  # what of a search a run with its settings is asked for again, and what it is unasked
