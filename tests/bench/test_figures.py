@@ -10,8 +10,9 @@ import pytest
 
 from opendg.bench import figures
 from opendg.bench.plan import Plan, Show, parse_plan
+from opendg.bench.produce import produce
 from opendg.bench.records import load_records, take_weights
-from opendg.bench.reproduce import forecast, keep_records, produce, results_of, run_plan, site_of
+from opendg.bench.reproduce import forecast, keep_records, results_of, run_plan, site_of
 from opendg.bench.tables import measured_rows
 from opendg.errors import OpenDGError
 from opendg.evaluation.metrics import h_score

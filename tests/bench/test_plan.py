@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from opendg.bench import check
 from opendg.bench.cells import Cell, run_name
 from opendg.bench.plan import Entry, Plan, Show, list_plans, load_plan, parse_plan, place
-from opendg.bench.reproduce import FIGURES, PAGES
+from opendg.bench.produce import FIGURES, PAGES
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run

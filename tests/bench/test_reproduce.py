@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from opendg.bench.estimate import AROUND
 from opendg.bench.ledger import Ledger
 from opendg.bench.plan import Plan, list_plans, load_plan, parse_plan, place
+from opendg.bench.produce import produce, titled
 from opendg.bench.published import TABLES
 from opendg.bench.records import Result
-from opendg.bench.reproduce import asked_for, forecast, keep_records, produce, results_of, run_plan, site_of, titled
+from opendg.bench.reproduce import asked_for, forecast, keep_records, results_of, run_plan, site_of
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.methods.registry import list_methods

@@ -16,17 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from opendg.bench.plan import Plan
+from opendg.bench.produce import FIGURES, Product, caption_of, figure_page, numbers_of, produce, titled
 from opendg.bench.records import Result, load_records, take_weights
-from opendg.bench.reproduce import (
-    FIGURES,
-    Product,
-    asked_for,
-    caption_of,
-    figure_page,
-    numbers_of,
-    produce,
-    titled,
-)
+from opendg.bench.reproduce import asked_for
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder, write_atomic
 from opendg.training.config import read_config

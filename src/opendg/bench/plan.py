@@ -19,7 +19,7 @@
     vary = { alpha = [0.01, 0.1] }      # every combination is a run
     recipe = { lr = 2e-4 }
 
-`[show]` says which table or figure is made of it; see `reproduce.py`.
+`[show]` says which table or figure is made of it; see `produce.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from opendg.cli.show import say
 from opendg.cli.words import names, numbers, refuse_all_but
 
 if TYPE_CHECKING:
-    from opendg.bench.reproduce import Product
+    from opendg.bench.produce import Product
 
 
 # What is heeded where a table is made of records.
@@ -93,8 +93,8 @@ def command(
 def show(made: Product, as_json: bool) -> None:
     """Tables and captions on stdout, and where the files are."""
     from opendg.bench.header import NAMES
+    from opendg.bench.produce import comparison_lines
     from opendg.bench.render import block, columns, heading, markdown_table
-    from opendg.bench.reproduce import comparison_lines
 
     if as_json:
         say({"files": [str(path) for path in made.files]}, "", True)
