@@ -1,4 +1,4 @@
-"""`opendg reproduce`: a table or figure by name -> what is missing is run, its records are kept (`produce.py` makes it)."""
+"""`opendg reproduce`: a table or figure by name -> what is missing is run, its records are kept. See `produce.py`."""
 
 from __future__ import annotations
 
