@@ -56,7 +56,7 @@ _WEIGHT = Range(0.1, 10)  # of a term beside the classification loss
 # beta of meta-learning: with g1 + beta g2 the weights go (1 + beta) / 2 times as far, which is what lr is searched for.
 METHODS: dict[str, Space] = {
     "medic": {"alpha": _INNER},
-    "medic++": {"alpha": _INNER},
+    "medic++": {"alpha": _INNER, "select": Choice(("random", "hard"))},
     "mldg": {"alpha": _INNER},
     "classwise": {"alpha": _INNER},
     "arith": {"alpha": _INNER},
