@@ -73,7 +73,8 @@ def test_every_setting_that_is_searched_exists_and_its_default_lies_inside() -> 
         for name, values in space.items():
             assert name in defaults, f"{method} has no setting {name}"
             assert values.with_(defaults[name]) == values, f"{method}: {name} {defaults[name]} is not in its range"
-            assert isinstance(defaults[name], float), f"{method}: {name} is searched as a float"
+            searched = {type(values.at(share)) for share in (0.0, 1.0)}
+            assert searched == {type(defaults[name])}, f"{method}: {name} is searched as another type"
 
 
 @given(st.floats(0, 1), st.floats(1e-4, 10), st.floats(1.01, 1e4), st.booleans())
@@ -86,7 +87,7 @@ def test_ranges_stay_inside(share: float, low: float, factor: float, log: bool) 
 
 def test_candidates_are_the_defaults_then_spread_points() -> None:
     defaults = {"recipe.lr": 1e-4, "recipe.schedule": "step", "recipe.average_over": 0.0, "settings.alpha": 0.01}
-    space = space_of("medic++", defaults)
+    space = space_of("arith", defaults)
     listed = candidates(space, defaults, 9, seed=0)
     assert listed[0] == defaults
     assert candidates(space, defaults, 4, seed=0) == listed[:4]
