@@ -100,6 +100,16 @@ def test_candidates_are_the_defaults_then_spread_points() -> None:
     assert {values["recipe.schedule"] for values in listed} == {"step", "cosine"}
 
 
+def test_of_choices_alone_each_combination_is_tried_once() -> None:
+    defaults = {"recipe.schedule": "cosine", "recipe.average_over": 0.0, "settings.select": "random"}
+    fixed = {"recipe.lr": 1e-4, "settings.alpha": 0.01}
+    space = space_of("medic++", defaults | fixed, fixed)
+    listed = candidates(space, defaults, 20, seed=0)
+    assert listed[0] == defaults
+    assert len(listed) == len({tuple(values.items()) for values in listed}) == 8
+    assert candidates(space, defaults, 3, seed=0) == listed[:3]
+
+
 def test_what_is_given_is_not_searched() -> None:
     defaults = {"recipe.lr": 3e-4, "recipe.schedule": "constant", "recipe.average_over": 0.0, "settings.weight": 1.0}
     space = space_of("coral", defaults, fixed=["recipe.lr", "settings.weight"])

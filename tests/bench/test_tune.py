@@ -278,6 +278,13 @@ def test_a_training_that_fails_is_not_tried_with_other_shares(
     assert len(begun) == 3
 
 
+def test_a_search_ends_when_every_combination_was_tried(tree: Path, tmp_path: Path) -> None:
+    search = small(tree, tmp_path / "search", trials=8, folds=1, lr=0.01, average_over=0)
+    assert [trial.values for trial in search.trials] == [{"recipe.schedule": name} for name in ("step", "cosine")]
+    again = small(tree, tmp_path / "search", trials=8, folds=1, lr=0.01, average_over=0)
+    assert again.trials == search.trials
+
+
 def test_a_trial_is_the_run_to_be_in_fast_motion(tree: Path, tmp_path: Path) -> None:
     """9 / 2 as fast, on two domains of three and two classes of three: 4 / 9 of the images."""
     search = small(tree, tmp_path / "search", trials=1, folds=1, length=9, lr=0.01, average_over=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from opendg.seeds import generator
@@ -99,17 +100,23 @@ def candidates(space: Space, defaults: Mapping[str, Any], count: int, seed: int)
 
     A longer list begins with the shorter one. The list does not depend on the data: searches for several targets try
     the same settings, so that their ranks can be compared. Shares of the starting weights, which need no training of
-    their own, are tried in turn for each point of the other settings.
+    their own, are tried in turn for each point of the other settings. Of choices alone each combination is listed once,
+    so that there may be fewer than `count`.
     """
     if START in space and len(space) > 1:
         trained = {name: values for name, values in space.items() if name != START}
         shares = [space[START].at(number / (TRIED - 1)) for number in range(TRIED)]
         points = candidates(trained, defaults, -(-count // TRIED), seed)
         return [point | {START: share} for point in points for share in shares][:count]
+    first = {name: defaults[name] for name in space}
+    choices = [values.values for values in space.values() if isinstance(values, Choice)]
+    if len(choices) == len(space):
+        every = (dict(zip(space, chosen, strict=True)) for chosen in product(*choices))
+        return [first, *(point for point in every if point != first)][:count]
     from scipy.stats.qmc import Halton
 
     points = Halton(len(space), scramble=True, rng=generator(seed, "candidates")).random(count - 1)
-    return [{name: defaults[name] for name in space}] + [
+    return [first] + [
         {name: values.at(float(share)) for (name, values), share in zip(space.items(), point, strict=True)}
         for point in points
     ]

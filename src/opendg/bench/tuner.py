@@ -74,6 +74,7 @@ class Tuner:
 
     def run(self, count: int, report: Report | None) -> Search:
         require_one("--trials", count)
+        count = count if self.sampler == "tpe" else len(self._listed(count))
         self.runs = self._trainings(count) * len(self.folds)
         busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
         made = lacking(self.folder)
@@ -92,8 +93,10 @@ class Tuner:
         """How many of so many trials train: a list tries several shares of the start for each training."""
         if self.sampler != "list":
             return count
-        listed = candidates(self.space, self.defaults, count, self.job.seed)
-        return len({training_of(values) for values in listed})
+        return len({training_of(values) for values in self._listed(count)})
+
+    def _listed(self, count: int) -> list[dict[str, Any]]:
+        return candidates(self.space, self.defaults, count, self.job.seed)
 
     @property
     def caution(self) -> str | None:
@@ -145,9 +148,9 @@ class Tuner:
 
     def _propose(self, number: int, count: int) -> dict[str, Any]:
         """The settings of a trial: from the list, or from what Optuna learnt of the trials so far."""
-        listed = count if self.sampler == "list" else max(1, count // 2)
-        if number < listed:
-            return candidates(self.space, self.defaults, number + 1, self.job.seed)[number]
+        listed = self._listed(count if self.sampler == "list" else max(1, count // 2))
+        if number < len(listed):
+            return listed[number]
         return propose(self.trials, self.space, self.score, derive(self.job.seed, "trial", number))
 
     def _trial(self, number: int, values: dict[str, Any], together: Together) -> Trial:
