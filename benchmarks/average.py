@@ -65,12 +65,12 @@ def measured(
 
 def trained(loop: Loop, decays: list[float]) -> list[dict[str, torch.Tensor]]:
     """The averaged weights of each decay."""
-    averages = [{name: tensor.clone() for name, tensor in loop.moving().items()} for _ in decays]
+    averages = [{name: tensor.clone() for name, tensor in loop.classifier.moving().items()} for _ in decays]
     for step in range(loop.recipe.iterations):
         loop.feed.prepare(step)
         loop.run()
         for average, decay in zip(averages, decays, strict=True):
-            move_average(average, loop.moving(), loop.state.step - 1, decay)
+            move_average(average, loop.classifier.moving(), loop.state.step - 1, decay)
     loop.feed.close()
     return averages
 

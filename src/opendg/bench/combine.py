@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from opendg.bench.search import ITERATIONS, Search, Trial, difference, times
+from opendg.bench.search import ITERATIONS, Search, Trial, at_pace, difference
 from opendg.bench.space import training_of
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder
@@ -154,10 +154,9 @@ def budget(searches: list[Search], count: int) -> str:
     """What was spent on the choice, in words."""
     facts = searches[0].facts
     folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][ITERATIONS]
-    pace = facts["pace"]
     trained = len({training_of(trial.values) for trial in searches[0].trials[:count]})
     how = "each trained for" if trained == count else f"on {trained} training{'s' * (trained > 1)} of"
     return (
-        f"Budget: {count} trials for each target, {how} {iterations} iterations"
-        f"{f' at {times(pace)} the learning rate' if pace != 1 else ''} in every fold; folds of all targets: {folds}."
+        f"Budget: {count} trials for each target, {how} {iterations} iterations{at_pace(facts['pace'])} in every fold; "
+        f"folds of all targets: {folds}."
     )

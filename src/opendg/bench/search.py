@@ -180,3 +180,8 @@ def _words(value: Any) -> str:
 def times(pace: float) -> str:
     """A pace in words."""
     return f"{pace:.0f} times" if pace >= 100 else f"{pace:.3g} times"
+
+
+def at_pace(pace: float) -> str:
+    """How fast trials went, behind what is said of their length; nothing where they went as fast as the run."""
+    return f" at {times(pace)} the learning rate" if pace != 1 else ""

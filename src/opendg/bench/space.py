@@ -133,9 +133,8 @@ def part(values: Mapping[str, Any], start: str) -> dict[str, Any]:
 
 
 def fast_motion(recipe: dict[str, Any], pace: float) -> dict[str, Any]:
-    """The recipe of a run that does in one iteration what another does in `pace`.
+    """The recipe of a run that does in one iteration what another does in `pace`; see `tuner.pace_of`.
 
-    Small steps of SGD go the way of their sum, so that lr x iterations, and not lr, decides how far a run gets; and
-    averaged weights look back over the same share of it. How fast a trial is: `pace_of`.
+    Averaged weights look back over a share of a run, and so over the same one.
     """
     return recipe | {"lr": recipe["lr"] * pace}

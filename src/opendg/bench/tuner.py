@@ -17,6 +17,7 @@ from opendg.bench.search import (
     ITERATIONS,
     Search,
     Trial,
+    at_pace,
     clear_runs,
     difference,
     has_results,
@@ -74,8 +75,10 @@ class Tuner:
 
     def run(self, count: int, report: Report | None) -> Search:
         require_one("--trials", count)
-        count = count if self.sampler == "tpe" else len(self._listed(count))
-        self.runs = self._trainings(count) * len(self.folds)
+        listed = self._listed(count)
+        if self.sampler == "list":
+            count = len(listed)
+        self.runs = self._trainings(count, listed) * len(self.folds)
         busy = f"Another process is tuning in {str(self.folder)!r}: choose another --out."
         made = lacking(self.folder)
         make_folder(self.folder)
@@ -83,20 +86,21 @@ class Tuner:
             self._begin()
             for number in range(len(self.trials), count):
                 together = Together(report, count * len(self.folds), number * len(self.folds))
-                self._add(self._trial(number, self._propose(number, count), together))
+                self._add(self._trial(number, self._propose(number, listed), together))
             clear_runs(self.folder)
             search = Search(self.folder, self.facts, self.trials)
             self._write_best(search)
         return search
 
-    def _trainings(self, count: int) -> int:
-        """How many of so many trials train: a list tries several shares of the start for each training."""
-        if self.sampler != "list":
-            return count
-        return len({training_of(values) for values in self._listed(count)})
-
     def _listed(self, count: int) -> list[dict[str, Any]]:
-        return candidates(self.space, self.defaults, count, self.job.seed)
+        """The settings of the trials that do not wait for results: with `tpe` the first half of them."""
+        return candidates(
+            self.space, self.defaults, count if self.sampler == "list" else max(1, count // 2), self.job.seed
+        )
+
+    def _trainings(self, count: int, listed: list[dict[str, Any]]) -> int:
+        """How many of so many trials train: a list tries several shares of the start for each training."""
+        return len(set(map(training_of, listed))) if self.sampler == "list" else count
 
     @property
     def caution(self) -> str | None:
@@ -146,9 +150,8 @@ class Tuner:
         there = Search.open(self.folder)
         self.facts, self.trials = there.facts, there.trials
 
-    def _propose(self, number: int, count: int) -> dict[str, Any]:
+    def _propose(self, number: int, listed: list[dict[str, Any]]) -> dict[str, Any]:
         """The settings of a trial: from the list, or from what Optuna learnt of the trials so far."""
-        listed = self._listed(count if self.sampler == "list" else max(1, count // 2))
         if number < len(listed):
             return listed[number]
         return propose(self.trials, self.space, self.score, derive(self.job.seed, "trial", number))
@@ -272,8 +275,7 @@ class Tuner:
         held = ", ".join(f"{fold.held} without {'+'.join(fold.unknown)}" for fold in self.folds)
         notes = [
             f"Trial {best.number} of {len(search.trials)}: mean OSCR ({self.score}) {best.value(self.score):.4f} on "
-            f"{protocol.dataset} after {self.job.recipe.iterations} iterations"
-            f"{f' at {times(self.pace)} the learning rate' if self.pace != 1 else ''},",
+            f"{protocol.dataset} after {self.job.recipe.iterations} iterations{at_pace(self.pace)},",
             f"held out in turn: {held}.",
             f"Found without the target {','.join(protocol.targets)}; opendg tune, {self.facts['origin']['created']}.",
         ]

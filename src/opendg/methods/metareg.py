@@ -19,8 +19,8 @@ final network sees 1 - `meta` of the iterations. A copy of the weights. Under th
 The authors' code is not public. Chosen here: the lengths of the parts (10 and 15 epochs) and the number of steps from a
 public re-implementation, alpha small enough for the curvature of a head on ReLU features, eta so that phi comes to
 matter within a thousand iterations; phi starts at 0 and is kept from going negative. One batch serves all the steps
-from w_a. The optimiser's moments live on over the new start; a mean of weights would reach back over it, so `--average-
-over` is refused. No `--recipe authors`.
+from w_a. The optimiser's moments live on over the new start; a mean of weights would reach back over it, so
+`--average-over` is refused. No `--recipe authors`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MetaReg(Method):
 
     def state(self, classifier: Classifier, pool: Pool) -> Weights:
         phi = torch.zeros_like(_layer(classifier).weight)
-        start = {f"start.{name}": tensor.detach().clone() for name, tensor in _moving(classifier).items()}
+        start = {f"start.{name}": tensor.detach().clone() for name, tensor in classifier.moving().items()}
         return start | {"phi": phi, "learning": torch.ones((), dtype=phi.dtype, device=phi.device)}
 
     def step(self, classifier: Classifier, episode: Episode, state: State) -> Iterator[Update]:
@@ -144,16 +144,10 @@ def start_anew(classifier: Classifier, own: Weights, learning: Tensor) -> None:
     """Weights and statistics as at the start of the run, in the first iteration that no longer learns phi."""
     back = own["learning"] * (1 - learning)
     own["learning"].copy_(learning)
-    moving = _moving(classifier)
+    moving = classifier.moving()
     tensors, start = list(moving.values()), [own[f"start.{name}"] for name in moving]
     torch._foreach_mul_(tensors, 1 - back)
     torch._foreach_add_(tensors, torch._foreach_mul(start, back))
-
-
-def _moving(classifier: Classifier) -> Weights:
-    """Weights, and buffers that are means: what a run changes."""
-    buffers = {name: buffer for name, buffer in classifier.named_buffers() if buffer.is_floating_point()}
-    return classifier.weights() | buffers
 
 
 def _layer(classifier: Classifier) -> nn.Linear:

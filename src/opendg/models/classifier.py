@@ -63,6 +63,10 @@ class Classifier(nn.Module):
         """The parameters by name: what a step differentiates."""
         return dict(self.named_parameters())
 
+    def moving(self) -> Weights:
+        """All numbers that training moves: parameters, and the buffers that are means, BatchNorm's among them."""
+        return self.weights() | {name: buffer for name, buffer in self.named_buffers() if buffer.is_floating_point()}
+
     def at(self, weights: Weights, images: Tensor, touches: Mapping[str, Touch] | None = None) -> Outputs:
         """Outputs with other parameters put in the place of its own (fast weights of an inner step).
 

@@ -51,7 +51,7 @@ class Loop:
             own=method.state(classifier, feed.pool),
         )
         self.averaged = (
-            {name: value.detach().clone() for name, value in self.moving().items()} if recipe.average_over else {}
+            {name: value.detach().clone() for name, value in classifier.moving().items()} if recipe.average_over else {}
         )
         self.start = {name: value.clone() for name, value in self.averaged.items()} if recipe.average_start else {}
         self.sums: Weights = {}  # of the losses since they were last asked for
@@ -84,7 +84,7 @@ class Loop:
             self.update(update.gradients, lr)
             self._note(update.losses)
         if self.averaged:
-            self.average(self.averaged, self.moving(), self.state.step, self.recipe.decay)
+            self.average(self.averaged, self.classifier.moving(), self.state.step, self.recipe.decay)
         self.state.step += 1
         self.state.fraction.copy_(self.state.step / self.recipe.iterations)
 
@@ -156,10 +156,6 @@ class Loop:
         if averaged:
             tensors |= mixed(self.averaged, self.start, self.recipe.average_start)
         return {name: tensors[name] for name in self.classifier.state_dict()}
-
-    def moving(self) -> Weights:
-        """What is averaged: all numbers that training moves, BatchNorm's buffers included."""
-        return {name: tensor for name, tensor in {**self.weights, **self.buffers}.items() if tensor.is_floating_point()}
 
     @torch.no_grad()
     def _note(self, losses: Weights) -> None:
