@@ -98,6 +98,29 @@ def test_the_threshold_figure_is_told_in_numbers(finished: Finished, tmp_path: P
     )
 
 
+def test_the_confusion_is_told_in_points_of_oscr(finished: Finished, tmp_path: Path) -> None:
+    """By class what it loses to other classes and to unknown images; all of them make what OSCR lacks to 100."""
+    plan, runs = finished
+    results = results_of(plan, runs, None)
+    made = produce(shown(plan, "confusion"), results, tmp_path, device="cpu")
+    assert made.numbers in (tmp_path / "signs.md").read_text()
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in made.numbers.splitlines()]
+    known = sorted(set(CLASSES) - {"ring"})
+    assert head == ["OSCR lost: mistaken + outranked", *known, "all"]
+    assert [row[0] for row in rows] == [f"{on}: {row}" for on in ("ink", "wood") for row in ("ERM-cls", "MEDIC-bcls")]
+    rows_of = measured_rows(take_weights(results), plan.methods, ("own",), None)
+    (medic,) = [row for row in rows_of if row.score == "bcls"]
+    first = figures.of_target(medic, "wood")[0]
+    mistaken, outranked = zip(*([float(part) for part in cell.split("+")] for cell in rows[3][1:]), strict=True)
+    assert sum(mistaken[:-1]) == pytest.approx(mistaken[-1], abs=0.05 * len(known))
+    assert mistaken[-1] == pytest.approx(100 * (1 - first.record["acc"]), abs=0.051)
+    assert mistaken[-1] + outranked[-1] == pytest.approx(100 * (1 - first.record["scores"]["bcls"]["oscr"]), abs=0.11)
+    seen = figures.beside(first)
+    number = first.record["known"].index(known[0])
+    wrong = (seen.predicted != number)[seen.label == number].sum() / seen.known.sum()
+    assert mistaken[0] == pytest.approx(100 * wrong, abs=0.051)
+
+
 def test_thresholds_are_laid_where_the_scores_lie() -> None:
     """Probabilities that crowd near 1 are told apart; other scores are laid out as they are; a few at the ends go."""
     right, odds = np.ones(500, dtype=bool), np.random.default_rng(0).normal(12, 2, 500)

@@ -44,6 +44,16 @@ def test_oscr_counts_pairs(data: tuple[list[float], list[bool], list[float]]) ->
 
 
 @given(images(SCORE))
+def test_what_oscr_loses_is_told_by_image(data: tuple[list[float], list[bool], list[float]]) -> None:
+    known, correct, unknown = data
+    mistaken, outranked = metrics.oscr_losses(*data)
+    assert mistaken.tolist() == [0.0 if right else 1.0 for right in correct]
+    alone = [1 - pair_loop([k], [True], unknown) if right else 0 for k, right in zip(known, correct, strict=True)]
+    assert outranked.tolist() == pytest.approx(alone, abs=1e-12)
+    assert mistaken.mean() + outranked.mean() == pytest.approx(1 - metrics.oscr(*data), abs=1e-12)
+
+
+@given(images(SCORE))
 def test_area_under_the_curve_is_oscr(data: tuple[list[float], list[bool], list[float]]) -> None:
     fpr, ccr = metrics.oscr_curve(*data)
     assert auc(fpr, ccr) == pytest.approx(metrics.oscr(*data), abs=1e-12)

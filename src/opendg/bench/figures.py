@@ -15,7 +15,7 @@ from opendg.errors import OpenDGError
 from opendg.evaluation import figures
 from opendg.evaluation.curves import curve_of
 from opendg.evaluation.evaluate import check_manifest, predict_split
-from opendg.evaluation.metrics import confusion, h_curve
+from opendg.evaluation.metrics import confusion, h_curve, oscr_losses
 from opendg.evaluation.plane import components, plane
 from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
@@ -159,6 +159,25 @@ def draw_confusion(rows: Sequence[Row], out: Path) -> list[Path]:
             counts, result.record["known"], out / f"confusion-{target}-{_file(row)}", f"{row.label} on {target}"
         )
     return written
+
+
+def class_numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows: the points of OSCR that each class costs, by mistakes and by unknown images above it."""
+    known = sorted({name for row in rows for result in row.results for name in result.record["known"]})
+    found = []
+    for row, target, result in _first_seeds(rows):
+        seen = beside(result)
+        values, label = plain_score(row.score)(seen), seen.label[seen.known]
+        lost = oscr_losses(values[seen.known], seen.correct[seen.known], values[~seen.known])
+        images = {name: label == number for number, name in enumerate(result.record["known"])}
+        cells = [_points(lost, images[name]) if name in images else "-" for name in known]
+        found.append([f"{target}: {row.label}", *cells, _points(lost, np.ones(len(label), dtype=bool))])
+    return ["OSCR lost: mistaken + outranked", *known, "all"], found
+
+
+def _points(lost: tuple[Floats, Floats], images: NDArray[np.bool_]) -> str:
+    """What some of the known images take from OSCR, in percent of all of them."""
+    return " + ".join(f"{100 * part[images].sum() / len(images):.1f}" for part in lost)
 
 
 def draw_openness(table: Table, metric: str, out: Path) -> list[Path]:

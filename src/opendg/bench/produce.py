@@ -136,12 +136,18 @@ FIGURES: dict[str, Callable[[Sequence[Row], Path, Path | None, str], list[Path]]
     "confusion": lambda rows, out, root, device: figures.draw_confusion(rows, out),
 }
 
+NUMBERS: dict[str, Callable[[Sequence[Row], Path | None, str], tuple[list[str], list[list[str]]]]] = {
+    "thresholds": figures.threshold_numbers,
+    "confusion": lambda rows, root, device: figures.class_numbers(rows),
+}
+
 SAID = {
     "thresholds": "Solid: the target. Dashed: source validation images and the unknown classes of the source domains. "
     "Dotted: the best threshold of the sources; the marker shows what it gives on the target. Means over seeds.",
     "tsne": f"t-SNE (perplexity {PERPLEXITY:.0f}) of target features, the first seed, {figures.POINTS} images at most.",
     "oscr": "OSCR curves of the first seed.",
-    "confusion": "Shares of each true class by answer. The first seed.",
+    "confusion": "Shares of each true class by answer, and the points that a class takes from OSCR: known images that "
+    "are mistaken for another class, and right ones that unknown images outrank. The first seed.",
 }
 
 RULED = {"confusion": ("h@source95",), "thresholds": ("h@source95",)}  # figures that a rule's threshold is read in
@@ -177,10 +183,10 @@ def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> t
 
 
 def numbers_of(plan: Plan, results: Sequence[Result], root: Path | None = None, device: str = "auto") -> str:
-    """What a figure shows in numbers, as a table of Markdown; only that of thresholds has some."""
-    if plan.show.kind != "thresholds":
+    """What a figure shows in numbers, as a table of Markdown, where it has some."""
+    if plan.show.kind not in NUMBERS:
         return ""
-    return markdown_table(*figures.threshold_numbers(figure_rows(plan, results), root, device))
+    return markdown_table(*NUMBERS[plan.show.kind](figure_rows(plan, results), root, device))
 
 
 def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str], numbers: str = "") -> str:

@@ -56,6 +56,18 @@ def oscr_curve(known_scores: ArrayLike, known_correct: ArrayLike, unknown_scores
     return x / len(unknown), y / len(known)
 
 
+def oscr_losses(known_scores: ArrayLike, known_correct: ArrayLike, unknown_scores: ArrayLike) -> tuple[Floats, Floats]:
+    """What each known image takes from OSCR, as (mistaken, outranked): 1 - OSCR = mean(mistaken) + mean(outranked).
+
+    mistaken is 1 where the class is wrong; outranked, where it is right, the share of unknown images that score above,
+    a tie one half. Their sums over the images of a class say what that class costs.
+    """
+    known, correct, unknown = _checked(known_scores, known_correct, unknown_scores)
+    ordered = np.sort(unknown)
+    beaten = (np.searchsorted(ordered, known, side="left") + np.searchsorted(ordered, known, side="right")) / 2
+    return (~correct).astype(np.float64), np.where(correct, 1 - beaten / len(unknown), 0.0)
+
+
 def h_score(known_scores: ArrayLike, known_correct: ArrayLike, unknown_scores: ArrayLike, threshold: float) -> float:
     """H = 2 acc_k acc_u / (acc_k + acc_u) when an image is taken as known if its score >= threshold.
 
