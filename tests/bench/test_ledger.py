@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -43,6 +47,31 @@ def test_a_lock_ends_with_the_process_that_holds_it(ledger: Ledger) -> None:
     with ledger.hold("one", patience=0) as mine:
         assert mine, "the lock file is still there, but nobody holds it"
     assert ledger.state("one") == "left"
+
+
+def test_a_folder_that_may_not_be_written_to_is_looked_at(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.begin("one", Cell("erm", "pacs", "sketch"))
+    with ledger.hold("one"):
+        pass
+    whole = os.open
+
+    def of_a_read_only_disk(path: str, flags: int, *more: Any, **named: Any) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return whole(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", of_a_read_only_disk)
+    assert ledger.state("one") == "interrupted"
+    with pytest.raises(OpenDGError, match="may not be written to: choose another --runs"), ledger.hold("one"):
+        pass
+
+
+def test_those_who_look_do_not_see_one_another(ledger: Ledger) -> None:
+    with ledger.hold("one"):
+        pass
+    with (ledger.folder / "one.lock").open() as looker:
+        fcntl.flock(looker, fcntl.LOCK_SH)
+        assert not ledger.is_held("one")
 
 
 def test_the_life_of_a_run(ledger: Ledger) -> None:

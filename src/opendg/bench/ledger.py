@@ -12,6 +12,7 @@ never blocks a run.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -26,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from opendg.bench.cells import Cell
 from opendg.errors import OpenDGError
-from opendg.runs.files import make_folder, write_json
+from opendg.runs.files import disk_error, make_folder, write_json
 from opendg.runs.names import CHECKPOINTS, EVALUATIONS, checkpoint_step
 
 PATIENCE = 1.0  # seconds: longer than another process needs to see whether a lock is held
@@ -86,6 +87,8 @@ class Ledger:
         except Timeout:
             yield False
             return
+        except OSError as error:
+            raise disk_error(error, Path(lock.lock_file), "--runs") from error
         try:
             yield True
         finally:
@@ -128,11 +131,18 @@ class Ledger:
         return "interrupted" if entry.attempts or (self.runs / name).exists() else "left"
 
     def is_held(self, name: str) -> bool:
-        """Whether a process works on the run."""
-        if not (self.folder / f"{name}.lock").exists():
+        """Whether a process works on the run. Nothing is written for it: the folder may be another user's."""
+        path = self.folder / f"{name}.lock"
+        try:
+            with path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
             return False
-        with self.hold(name, patience=0) as free:
-            return not free
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            raise disk_error(error, path, "--runs") from error
+        return False
 
     def records(self, name: str) -> list[Path]:
         """The evaluations of a run."""
