@@ -286,6 +286,15 @@ def test_latex_has_the_papers_layout_and_is_balanced() -> None:
     assert sum(line.count("{") - line.count("}") for line in body) == 0
 
 
+def test_a_label_is_plain_text_in_latex() -> None:
+    entries = [Entry("erm", label=r"A^2 ~ {b} $c$ | \d < e_f+")]
+    text = latex(make_table("t", [result("erm", "photo")], entries=entries))
+    row = next(line for line in text.splitlines() if line.startswith("A"))
+    assert row.startswith(
+        r"A\textasciicircum{}2 \textasciitilde{} \{b\} \$c\$ $|$ \textbackslash{}d $<$ e\_f$+$-cls & "
+    )
+
+
 def test_records_are_read_back_and_make_the_same_table(tmp_path: Path) -> None:
     for number, one in enumerate([record("erm", "photo"), record("erm", "sketch")]):
         folder = tmp_path / str(number)

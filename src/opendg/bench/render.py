@@ -12,6 +12,10 @@ from opendg.runs.files import write_atomic
 
 AVERAGE = "Avg"
 Lines = list[tuple[str, list[str]]]  # a label, and a text for each column
+TEX = str.maketrans(  # what is no plain text in LaTeX
+    {sign: rf"\{sign}" for sign in "_%&#${}"} | {sign: f"${sign}$" for sign in "+|<>"}
+    | {"±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)  # fmt: skip
 
 
 def columns(table: Table) -> list[str | None]:
@@ -132,6 +136,4 @@ def _plain(value: float | None) -> str:
 
 
 def _tex(text: str) -> str:
-    for sign, written in (("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#"), ("±", r"$\pm$"), ("+", "$+$")):
-        text = text.replace(sign, written)
-    return text.replace(" $\\pm$ ", r"\,$\pm$\,")
+    return text.translate(TEX).replace(" $\\pm$ ", r"\,$\pm$\,")
