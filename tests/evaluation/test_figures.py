@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from opendg.errors import OpenDGError
@@ -66,6 +67,19 @@ def test_settings_of_matplotlib_are_left_alone(tmp_path: Path) -> None:
 def test_many_curves_look_different() -> None:
     looks = [str(style) for style, _ in zip(figures._lines(), range(30), strict=False)]
     assert len(set(looks)) == 30
+
+
+def test_many_curves_of_thresholds_look_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+
+    def keep(figure: Figure, *where: object, **options: object) -> None:
+        drawn.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    curves = {f"method {number}": H for number in range(20)}
+    figures.threshold_figure(AT, curves, {}, tmp_path / "many")
+    lines = [line for line in drawn[0].axes[0].lines if str(line.get_label()).startswith("method")]
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(curves)
 
 
 def test_classes_without_images_and_large_tables(tmp_path: Path) -> None:

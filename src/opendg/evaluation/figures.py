@@ -33,7 +33,7 @@ DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
 )  # 5, so pairs repeat late
 SUFFIXES: dict[str, Any] = {".png": {"dpi": 200}, ".svg": {"metadata": {"Date": None}}}  # with how each is drawn
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # 7 for 6 colours: pairs repeat late here too
 STYLE: Any = {
     "font.family": "DejaVu Sans", "font.size": 8, "legend.fontsize": 7.5, "legend.frameon": False,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "axes.axisbelow": True,
