@@ -25,9 +25,10 @@ class Fold:
 def make_folds(protocol: Protocol, count: int | None, seed: int) -> list[Fold]:
     """A fold for each source domain, or for `count` of them: those that follow the target by name, then the first ones.
 
-    The known classes are shuffled once and dealt round: each fold holds out the next third of them (one at least), so
-    that with three sources every class is unknown once. Searches for several targets begin at different places of
-    both rounds: with one fold each, four targets still hold out four domains.
+    The known classes are shuffled once and dealt round: each fold holds out the next third of them (rounded down, one
+    at least), so that with three sources every class is unknown once, but for one or two that the rounding leaves.
+    Searches for several targets begin at different places of both rounds: with one fold each, four targets still hold
+    out four domains.
     """
     every = sorted((*protocol.sources, *protocol.targets))
     turn = every.index(protocol.targets[0])
