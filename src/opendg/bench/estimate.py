@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -104,9 +103,8 @@ def _at_work(ledger: Ledger, name: str, attempt: Mapping[str, Any]) -> Attempt |
     """What an attempt has taken so far that a process is at; older ledgers do not say where it began."""
     if "step" not in attempt or "ended" in attempt or not ledger.is_held(name):
         return None
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(attempt["started"])).total_seconds()
     made = ledger.steps(name) - int(attempt["step"])
-    return Attempt(seconds, made) if made > 0 else None
+    return Attempt(ledger.logged_for(name), made) if made > 0 else None
 
 
 def _kind(cell: Cell) -> tuple[str, ...]:

@@ -161,6 +161,12 @@ class Ledger:
                 continue
         return 0
 
+    def logged_for(self, name: str) -> float:
+        """Seconds from the begin of the attempt at work to the last line of its log, by the clock that dates the files.
+        The clock of the machine that looks may be another."""
+        begin, end = self.folder / f"{name}.json", self.runs / name / "log.jsonl"
+        return end.stat().st_mtime - begin.stat().st_mtime
+
     def checkpoint(self, name: str) -> int:
         """The step of the run's newest checkpoint, 0 where there is none."""
         found = (self.runs / name / "checkpoints").glob(CHECKPOINTS)
