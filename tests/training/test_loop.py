@@ -157,6 +157,13 @@ def test_the_rate_falls_at_eighty_percent_of_the_run(tree: Path) -> None:
     assert float(loop.state.fraction) == 1.0
 
 
+def test_the_fraction_of_the_run_is_exact(tree: Path) -> None:
+    """9 / 10 in fp32 lies below 0.9: a mean that is to begin there would begin an iteration late."""
+    loop = make_parts(tree, "erm", iterations=10)
+    found = [float(advance(loop, 1).state.fraction) for _ in range(10)]
+    assert found == [step / 10 for step in range(1, 11)]
+
+
 def test_a_run_does_not_depend_on_what_was_drawn_before(tree: Path) -> None:
     """The same seed gives the same run, whatever was drawn before; another seed another."""
     found = []

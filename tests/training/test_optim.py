@@ -88,12 +88,11 @@ def test_the_state_holds_all_that_a_step_remembers() -> None:
 
 @given(iterations=st.integers(1, 20_000))
 def test_the_step_schedule_falls_at_eighty_percent(iterations: int) -> None:
-    """As the loop has it: the fraction is step / iterations in fp32, kept in fp64."""
     factor = schedule("step")
     first = -(-8 * iterations // 10)  # the first step of the last fifth
 
     def at(step: int) -> float:
-        return float(factor((torch.tensor(step) / iterations).double()))
+        return float(factor(torch.tensor(step).double() / iterations))
 
     assert at(0) == 1
     assert at(first - 1) == 1

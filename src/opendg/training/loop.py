@@ -86,7 +86,7 @@ class Loop:
         if self.averaged:
             self.average(self.averaged, self.classifier.moving(), self.state.step, self.recipe.decay)
         self.state.step += 1
-        self.state.fraction.copy_(self.state.step / self.recipe.iterations)
+        self.state.fraction.copy_(self.state.step.double() / self.recipe.iterations)
 
     def capture(self, compile: bool = False) -> None:
         """From the second iteration on, replay the step from a CUDA graph; the first one runs step by step.
