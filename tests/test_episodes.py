@@ -67,6 +67,11 @@ def test_an_image_comes_twice_only_when_its_cell_is_used_up(case: tuple[Table, T
             assert len(set(cell.tolist())) == len(cell)
 
 
+def test_every_domain_of_a_task_must_have_one_of_its_classes() -> None:
+    pool = make_pool([[3, 0, 0], [0, 3, 3]])
+    assert [pool.can_draw(Task((0, 1), classes, 4)) for classes in ((0,), (0, 1), (1, 2))] == [False, True, False]
+
+
 def test_the_same_generator_draws_the_same() -> None:
     pool, task = make_pool([[5, 5, 5]] * 3), Task((0, 1, 2), (0, 1, 2), 10)
     first, second = (pool.draw(task, np.random.default_rng(4)) for _ in range(2))

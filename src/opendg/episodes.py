@@ -89,9 +89,9 @@ def class_groups(classes: int) -> list[tuple[int, ...]]:
 
 
 def split_classes(classes: int, random: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """C1 and C2: C2 takes one group in three, rounded up, at random; C1 the others. Neither is empty."""
+    """C1 and C2: C2 takes one group in three, rounded up, at random; C1 the others. Of two classes each gets one."""
     groups = class_groups(classes)
-    held = min(-(-len(groups) // 3), len(groups) - 1)
+    held = -(-len(groups) // 3)
     chosen = set(random.permutation(len(groups))[:held].tolist())
     first = [c for g, group in enumerate(groups) if g not in chosen for c in group]
     second = [c for g, group in enumerate(groups) if g in chosen for c in group]
