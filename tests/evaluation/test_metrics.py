@@ -113,6 +113,18 @@ def test_oracle_is_the_best_of_its_grid(data: tuple[list[float], list[bool], lis
     assert metrics.oracle_h_score(*data, grid=None) >= best - 1e-12
 
 
+def test_of_equally_good_thresholds_the_oracle_takes_the_lowest() -> None:
+    """From 0 to 9 in ten steps: all from 2 to 8 part the known image from the unknown one."""
+    assert metrics.oracle_threshold([0.0, 8.0, 9.0], [False, True, True], [0.0, 1.0], grid=10) == 2
+
+
+def test_the_numbers_of_the_papers_are_the_defaults() -> None:
+    known, right, unknown = np.arange(20.0), np.arange(20) % 3 > 0, np.array([1.5, 4.2, 7.7, 8.1])
+    assert metrics.oracle_h_score(known, right, unknown) == metrics.oracle_h_score(known, right, unknown, grid=10)
+    assert metrics.fpr_at_tpr(known, unknown) == metrics.fpr_at_tpr(known, unknown, 0.95) == 1
+    assert metrics.fpr_at_tpr(known, unknown, 0.9) < 1
+
+
 @given(images(SCORE), st.floats(0.01, 1))
 def test_fpr_at_tpr(data: tuple[list[float], list[bool], list[float]], tpr: float) -> None:
     known, _, unknown = (np.asarray(part) for part in data)

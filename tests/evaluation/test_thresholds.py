@@ -24,6 +24,7 @@ def test_record_of_bcls_by_hand() -> None:
     assert found["acc"] == 0.75
     assert found["oscr"] == pytest.approx((4 + 3.5 + 2) / 16)
     assert found["auroc"] == pytest.approx((4 + 3.5 + 2 + 4) / 16)
+    assert found["aupr"] == pytest.approx((1 + 1 + 3 / 4 + 4 / 6) / 4)
     assert found["fpr95"] == 0.5  # all four known images are needed, the least of them has -1
     at = found["h@source95"]
     assert (at["ranked_threshold"], at["acc_k"], at["acc_u"]) == (1.5, 0.5, 0.75)

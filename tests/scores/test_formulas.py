@@ -90,6 +90,11 @@ def test_evidential_is_one_minus_vacuity(evidence: str, logits: np.ndarray) -> N
     np.testing.assert_allclose(score.value(score(from_logits(logits))), expected, rtol=1e-6, atol=1e-12)
 
 
+def test_next_to_no_evidence_is_finite() -> None:
+    """exp(-1000) is 0 in float64, its logarithm is not."""
+    assert make_score("evidential", evidence="softplus")(from_logits([[-1000.0, -1000.0]])) == pytest.approx(-1000)
+
+
 def test_evidence_must_be_one_of_three() -> None:
     with pytest.raises(OpenDGError, match="no evidence 'log'"):
         make_score("evidential", evidence="log")(IMAGES)
@@ -202,6 +207,12 @@ def test_openmax_means_are_of_rightly_classified_images() -> None:
     wrong = from_logits([[9.0, 0], [7, 0], [0, 8], [0, 6], [-30, 30]])
     object.__setattr__(wrong, "label", np.array([0, 0, 1, 1, 0]))
     assert make_score("openmax").fit(wrong).state()["means"].tolist() == [[8, 0], [0, 7]]
+
+
+def test_openmax_takes_all_images_of_a_class_that_is_never_right() -> None:
+    wrong = from_logits([[9.0, 0], [7, 0], [4, 3], [6, 3]])
+    object.__setattr__(wrong, "label", np.array([0, 0, 1, 1]))
+    assert make_score("openmax").fit(wrong).state()["means"].tolist() == [[8, 0], [5, 3]]
 
 
 def test_openmax_needs_every_class() -> None:
