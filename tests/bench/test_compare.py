@@ -90,6 +90,19 @@ def test_where_only_targets_differ_the_interval_is_that_of_the_targets() -> None
     assert found == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.26), "a step of the 256 means"
 
 
+def test_a_pair_that_is_missing_counts_nothing_in_the_interval() -> None:
+    there = [pair for pair in product(CLASSES, TARGETS) if pair != ("dog", "photo")]
+    assert interval(dict.fromkeys(there, 2.0)) == pytest.approx((2.0, 2.0))
+
+
+def test_the_one_that_is_ahead_is_named_first() -> None:
+    for lead, names in ((0.05, ("MEDIC", "ERM")), (-0.05, ("ERM", "MEDIC"))):
+        table = rotating_table("r", rotated(lead), "R", ENTRIES, ("oscr",), ("cls",))
+        (one,) = comparisons(table.rows, "oscr")
+        assert tuple(name.split("-")[0] for name in (one.first, one.second)) == names
+        assert one.difference > 0
+
+
 def test_more_seeds_of_the_same_pairs_do_not_narrow_the_interval() -> None:
     few = rotating_table("r", rotated(0.0, seeds=1), "R", ENTRIES, ("oscr",), ("cls",))
     copies = [Result(r.record | {"seed": seed}, r.path) for r in rotated(0.0, seeds=1) for seed in range(5)]
@@ -131,6 +144,13 @@ def test_one_pair_is_not_enough() -> None:
     assert comparisons(table.rows, "oscr") == [], "a table that is half filled has none yet"
 
 
+def test_two_pairs_are_enough_and_the_largest_lead_comes_first() -> None:
+    leads = {"erm": 0.0, "medic": 0.1, "mldg": 0.3}
+    found = [result(name, target, value=0.5 + lead) for name, lead in leads.items() for target in TARGETS[:2]]
+    table = rotating_table("r", found, "R", (), ("oscr",), ("cls",))
+    assert [one.difference for one in comparisons(table.rows, "oscr")] == pytest.approx([30, 20, 10])
+
+
 def test_a_table_by_division_has_a_column_for_each() -> None:
     found = [
         result("erm", target, seed, 0.3 + 0.1 * n + 0.01 * seed, unknown=tuple(CLASSES[n:]))
@@ -167,7 +187,7 @@ def test_a_row_that_lacks_a_place_has_no_mean_over_the_easier_rest() -> None:
         value = table.value(medic, column, "oscr")
         assert (value.mean, value.spread, value.count) == (None, None, 0)
     paired = compare(medic, erm, "oscr")
-    assert (paired.pairs, paired.difference, paired.low, paired.high) == (7, 0.0, 0.0, 0.0)
+    assert (paired.pairs, paired.ahead, paired.difference, paired.low, paired.high) == (7, 0, 0.0, 0.0, 0.0)
 
 
 def test_a_division_that_lacks_a_target_has_no_mean_in_the_ratio_table() -> None:

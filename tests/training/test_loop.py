@@ -154,7 +154,23 @@ def test_the_rate_falls_at_eighty_percent_of_the_run(tree: Path) -> None:
     loop.update = lambda gradients, lr: (rates.append(float(lr)), apply(gradients, lr))[1]
     advance(loop, 10)
     assert rates == pytest.approx([0.01] * 8 + [0.001] * 2)
+    assert [loop.rate(step) for step in range(10)] == pytest.approx(rates)
     assert float(loop.state.fraction) == 1.0
+
+
+def test_losses_are_divided_by_the_batch_of_the_recipe(tree: Path) -> None:
+    """B, not the number of images: in ERM those are 6 B."""
+    seen: list[tuple[int, int]] = []
+
+    class Told(ERM):
+        def step(self, classifier, episode, state):  # type: ignore[no-untyped-def]
+            seen.append((episode.batch, len(episode.labels)))
+            return super().step(classifier, episode, state)
+
+    loop = make_parts(tree, "erm", batch=3)
+    loop.method = Told(loop.method.config)
+    advance(loop, 1)
+    assert seen == [(3, 18)]
 
 
 def test_the_fraction_of_the_run_is_exact(tree: Path) -> None:
