@@ -156,6 +156,30 @@ def test_both_heads_see_everything_in_the_beginning() -> None:
     torch.testing.assert_close(update.losses["inf"], 3 * heads[1])
 
 
+def test_with_no_warm_up_the_first_iteration_is_masked() -> None:
+    found = {}
+    for warm_up in (0.0, 0.1):
+        method = CIRL(CIRL.Config(warm_up=warm_up))
+        network = still(method)
+        found[warm_up] = next(iter(method.step(network, domain_episode(), some_state(network, 0.0)))).losses
+    assert found[0.0]["sup"] != found[0.1]["sup"]
+
+
+def test_factorisation_counts_less_while_its_weight_rises() -> None:
+    found = []
+    for fraction in (0.05, 0.5):
+        method = CIRL()
+        network = still(method)
+        update = next(iter(method.step(network, domain_episode(), some_state(network, fraction))))
+        found.append(float(update.losses["fac"].detach()))
+    assert found[0] / found[1] == pytest.approx(math.exp(-1.25))
+
+
+def test_heads_and_masker_have_a_rate_of_their_own() -> None:
+    method = CIRL(CIRL.Config(rate=10.0))
+    assert method.rates(still(method)) == {"head.": 10.0, "second.": 10.0, "masker.": 10.0}
+
+
 def test_the_weight_rises_over_a_tenth_of_the_run() -> None:
     for fraction, value in ((0.0, math.exp(-5)), (0.05, math.exp(-1.25)), (0.1, 1.0), (0.9, 1.0)):
         assert float(rise(torch.tensor(fraction), 0.1)) == pytest.approx(value, rel=1e-5)

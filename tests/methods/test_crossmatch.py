@@ -50,7 +50,7 @@ def test_far_margins_give_finite_terms_and_gradients() -> None:
 
 
 def test_a_step_of_the_ascent_by_hand() -> None:
-    method = CrossMatch(CrossMatch.Config(ascent=2, reach=0.5, distance=0.3))
+    method = CrossMatch(CrossMatch.Config(ascent=2, reach=0.5, distance=0.3, ova_scale=0.8))
     network, _ = pair(CrossMatch())
     images, labels = domain_episode().images[:3], torch.tensor([0, 1, 2])
     found = method.ascend(network, images, labels)
@@ -63,7 +63,7 @@ def test_a_step_of_the_ascent_by_hand() -> None:
                 x = x.detach().requires_grad_()
                 out, y = network(x), labels[i : i + 1]
                 if kind == "known":
-                    aim = F.cross_entropy(out.logits, y) + one_vs_all(out.ova, y).sum()
+                    aim = F.cross_entropy(out.logits, y) + one_vs_all(out.ova, y, 0.8).sum()
                 else:
                     aim = unclaimed(margins(out), y).sum()
                 aim = aim - 0.3 * (out.features - anchor).square().sum() / 6

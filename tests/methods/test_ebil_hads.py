@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from opendg.episodes import Episode, Task
 from opendg.errors import OpenDGError
-from opendg.methods.ebil_hads import EBiLHaDS, Led, mmd, reliability
+from opendg.methods.ebil_hads import EBiLHaDS, Led, evidence, mmd, reliability
 from opendg.models.backbones import Backbone, Input, build_backbone
 from small import HALF, small_classifier, small_episode, small_state
 from tests.methods.meta_by_hand import (
@@ -264,6 +264,30 @@ def test_domains_of_equal_trust_take_turns(tmp_path: Path) -> None:
     for _ in range(6):
         method.every(survey, classifier, state)
     assert state.own["chosen"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_look_is_at_a_random_third_of_the_classes_in_every_domain() -> None:
+    method, seen = EBiLHaDS(), []
+    classifier = led(method, classes=6)
+
+    class Survey:
+        def draw(self, task: Task, random: np.random.Generator) -> tuple[Tensor, None]:
+            seen.append(task)
+            return torch.zeros(2, 3, 8, 8), None
+
+    state = small_state(method.state(classifier, full_pool(3, 6)))
+    for _ in range(20):
+        method.every(Survey(), classifier, state)
+    looks = [{task.classes for task in seen[3 * i : 3 * i + 3]} for i in range(20)]
+    assert {len(classes) for look in looks for classes in look} == {2}
+    assert {len(look) for look in looks} == {1}
+    assert {c for look in looks for classes in look for c in classes} == set(range(6))
+    assert [(task.domains, task.size) for task in seen] == [((d,), 32) for d in range(3)] * 20
+
+
+def test_evidence_ends_at_logits_of_ten() -> None:
+    log_alpha, _ = evidence(torch.tensor([[30.0, -30.0]]).double())
+    assert log_alpha.tolist() == [pytest.approx([math.log(math.exp(10) + 1), math.log(math.exp(-10) + 1)])]
 
 
 def test_the_reliability_of_a_domain_is_the_formula() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -137,9 +138,16 @@ def test_tasks_follow_the_notes(domains: int, classes: int) -> None:
         assert f2.classes == g2.classes
         assert not set(f1.classes) & set(f2.classes)
         assert sorted(f1.classes + f2.classes) == list(range(classes))
-        expected = min(-(-len(groups) // 3), len(groups) - 1)
-        assert sum(set(group) <= set(f2.classes) for group in groups) == expected
+        assert sum(set(group) <= set(f2.classes) for group in groups) == -(-len(groups) // 3)
         assert [t.size for t in (f1, f1_too, g2, f2, g1, g1_too)] == [8] * 6
+
+
+def test_of_more_than_three_sources_any_two_others_stand_against_the_held_out_one() -> None:
+    pool, pairs = full_pool(5, 6), set()
+    for step in range(0, 300, 5):
+        first, second, *_ = MEDIC().tasks(pool, 8, step, np.random.default_rng(step))
+        pairs.add((*first.domains, *second.domains))
+    assert pairs == set(permutations(range(1, 5), 2))
 
 
 def test_domain_order_random_visits_all_in_no_fixed_order() -> None:

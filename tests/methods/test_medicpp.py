@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,17 @@ def test_classes_are_dealt_anew_for_each_domain_part_and_tasks_are_shuffled() ->
     assert set(firsts) == {(0,), (1,), (2,)}
 
 
+def test_any_two_domains_may_share_a_part_and_a_step_mixes_parts() -> None:
+    """Four sources in three parts: one part has two domains."""
+    pool, method, shared, mixed = full_pool(4, 6), MEDICpp(), set(), 0
+    for step in range(60):
+        tasks = method.tasks(pool, 4, step, np.random.default_rng(step))
+        shared |= {tuple(sorted(task.domains)) for task in tasks if len(task.domains) > 1}
+        mixed += len({task.domains for task in tasks[:3]}) > 1
+    assert shared == set(combinations(range(4), 2))
+    assert mixed > 40
+
+
 @pytest.mark.parametrize(
     ("tasks", "steps", "expected"),
     [(9, 3, [3, 3, 3]), (6, 3, [2, 2, 2]), (4, 3, [1, 1, 2]), (2, 3, [1, 1]), (9, 1, [9])],
@@ -160,6 +171,15 @@ def test_hard_selection_keeps_confused_classes_apart() -> None:
     assert together(hard, pairs, 6) < at_random / 3
 
 
+def test_the_walk_goes_from_a_class_to_those_that_it_is_taken_for() -> None:
+    """Images of class 0 are taken for class 1, those of class 1 for class 2."""
+    hard, random = MEDICpp(MEDICpp.Config(select="hard")), np.random.default_rng(0)
+    hard.confusion = np.full((1, 3, 3), 1e-9)
+    hard.confusion[0, 0, 1] = hard.confusion[0, 1, 2] = 0.9
+    orders = [hard._order([(0,), (1,), (2,)], (0,), random) for _ in range(40)]
+    assert {tuple(order) for order in orders if order[0] < 2} == {(0, 1, 2), (1, 2, 0)}
+
+
 def test_hard_selection_looks_at_the_domains_of_the_part() -> None:
     """Classes that only domain 0 confuses are kept apart there, and not in domain 2."""
     confusion = np.full((3, 6, 6), 0.01)
@@ -176,7 +196,7 @@ def test_hard_selection_looks_at_the_domains_of_the_part() -> None:
 def test_a_look_is_the_mean_softmax_of_each_class(tmp_path: Path) -> None:
     method = MEDICpp(MEDICpp.Config(select="hard", look=40))
     assert method.interval == 10
-    classifier = small_classifier(method)
+    classifier = small_classifier(method, batchnorm=True)
     survey = real_survey(tmp_path, classifier, gaps=[(1, 2)])
     state = small_state(method.state(classifier, survey.pool))
     method.every(survey, classifier, state)

@@ -96,6 +96,15 @@ def test_two_iterations_are_the_formula(domains: int, ova: bool) -> None:
     assert float(state.own["steps"]) == 16
 
 
+def test_losses_are_the_means_over_the_steps_of_each_side() -> None:
+    method = MVDG(MVDG.Config(trajectories=1, length=2, inner_lr=0.0))
+    classifier, episode = small_classifier(method), small_episode((2,) * 6)
+    (update,) = method.step(classifier, episode, small_state(method.state(classifier, full_pool(3, 4))))
+    for name, sides in {"meta-train": [(0, 2), (3, 5)], "meta-test": [(2, 3), (5, 6)]}.items():
+        expected = torch.stack([loss_by_hand(classifier, episode.tasks(*side)) for side in sides]).mean()
+        torch.testing.assert_close(update.losses[name], expected.detach())
+
+
 def test_trajectories_and_their_length_change_the_gradient() -> None:
     found = []
     for trajectories, length in ((1, 1), (2, 1), (1, 2)):
@@ -118,8 +127,9 @@ def test_each_split_has_all_domains_in_random_order(domains: int) -> None:
         for split in range(9):
             order = [task.domains[0] for task in tasks[split * domains : (split + 1) * domains]]
             assert sorted(order) == list(range(domains))
-            held.add(order[-1])
-    assert held == set(range(domains))
+            held.add((step, order[-1]))
+    assert {domain for _, domain in held} == set(range(domains))
+    assert len(held) > 10  # the splits of one iteration differ
 
 
 @pytest.fixture
@@ -173,6 +183,11 @@ def test_batchnorm_is_estimated_anew_at_the_end(tmp_path: Path) -> None:
         maps = classifier.backbone.net[0][0](torch.cat(list(survey.images())))
     torch.testing.assert_close(norm.running_mean, maps.mean(dim=(0, 2, 3)), rtol=0, atol=0.02)  # of images drawn
     assert classifier.training
+
+
+def test_heads_have_a_rate_of_their_own() -> None:
+    method = MVDG(MVDG.Config(head_rate=10.0))
+    assert method.rates(small_classifier(method)) == {"head.": 10.0}
 
 
 @pytest.mark.parametrize("setting", [{"trajectories": 0}, {"views": 0}, {"scale": 0.0}])

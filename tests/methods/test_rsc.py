@@ -73,6 +73,14 @@ def test_both_kinds_of_mask_are_thrown_for() -> None:
     assert {int((mask == 0).sum()) for mask, by_cells in zip(masks, cells, strict=True) if not by_cells} == {2 * 2 * 16}
 
 
+def test_cells_speak_by_the_mean_gradient_of_their_channel() -> None:
+    """s = sum_c g_c F_c with g_c the mean over the cells, as in Grad-CAM: not the gradient at the cell itself."""
+    found = torch.tensor([[[[1.0, 2.0, 4.0]], [[3.0, 1.0, 1.0]]]])
+    gradient = torch.tensor([[[[9.0, 0.0, 0.0]], [[0.0, 3.0, 0.0]]]])  # means 3 and 1: s = 6, 7, 13
+    mask = RSC().muted(found, gradient, torch.tensor([True]))
+    assert mask[0, :, 0].tolist() == [[1, 1, 0]] * 2
+
+
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 6), (0.33, 6), (0.34, 10), (0.66, 10), (0.67, 14), (1.0, 14)])
 def test_the_share_of_images_grows_in_thirds(fraction: float, count: int) -> None:
     fall = torch.rand(20, generator=torch.Generator().manual_seed(0)) + 0.1

@@ -12,8 +12,9 @@ from opendg.methods.base import State
 from opendg.methods.chance import beta
 from opendg.methods.erm import ERM
 from opendg.methods.selfreg import SelfReg, class_shuffle
+from opendg.models.backbones import Backbone
 from opendg.training.optim import make_optimizer
-from small import small_classifier, small_state
+from small import small_backbone, small_classifier, small_state
 from tests.methods.averaging_surveys import Images
 from tests.methods.beside_erm import compare, domain_episode, equals_erm
 from tests.methods.meta_by_hand import full_pool
@@ -84,6 +85,9 @@ def test_weight_0_is_erm_and_weight_1_is_not(ova: bool) -> None:
 def test_projection_as_in_the_notes() -> None:
     shapes = [tuple(p.shape) for p in small_classifier(SelfReg()).projection.parameters()]
     assert shapes == [(12, 6), (12,), (12,), (12, 12), (12,), (12,), (6, 12), (6,), (6,)]
+    with torch.device("meta"):
+        large = Backbone("large", torch.nn.Identity(), 2048, small_backbone().input, {})
+        assert SelfReg().build(large, 4, 3).projection[0].weight.shape == (2048, 2048)
 
 
 def known_length(method: SelfReg, iterations: int) -> SelfReg:

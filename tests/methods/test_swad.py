@@ -98,6 +98,12 @@ def test_an_example_by_eye() -> None:
     torch.testing.assert_close(valley, torch.stack(path[2:7]).mean(0))
 
 
+def test_a_loss_as_high_as_the_threshold_is_in_the_valley() -> None:
+    method = SWAD(SWAD.Config(interval=1, tolerance=1.0))
+    _, state, _ = walk(method, [2.0] * 5)
+    assert int(state.own["in_valley"]) == 5
+
+
 def test_before_the_first_evaluation_the_mean_of_all_so_far() -> None:
     method = SWAD(SWAD.Config(interval=100))
     classifier = small_classifier(method)
