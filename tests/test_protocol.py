@@ -15,7 +15,7 @@ from opendg.data.catalog import DATASETS, open_dataset
 from opendg.data.index import NO_PART, TRAIN, VAL, Index
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError
-from opendg.protocol import Protocol, make_protocol, manifest
+from opendg.protocol import Protocol, file_hash, make_protocol, manifest
 from tests.tiny import write_tree
 
 PACS = DATASETS["pacs"]
@@ -197,6 +197,8 @@ def test_daml_deals_office_home() -> None:
     assert len((first & second) - third) == len((first & third) - second) == len((second & third) - first) == 6
     assert set(protocol.tested) <= set(protocol.known)
     assert not set(protocol.unknown) & set(protocol.known)
+    shown = index.label[protocol.apply(index).test_known]
+    assert {index.classes[c] for c in shown} == set(protocol.tested)
 
 
 def test_daml_sources_show_their_own_classes_only() -> None:
@@ -335,6 +337,11 @@ def test_the_official_split_of_pacs(shared: Path) -> None:
     listed = {line.rpartition(" ")[0].strip() for line in official if not line.endswith(" 7")}
     held = {index.keys[row] for row in make_protocol(index, ["sketch"], known=6).apply(index).val}
     assert {key for key in held if key.startswith("photo/")} == listed
+
+
+def test_a_hash_of_files_does_not_depend_on_their_order() -> None:
+    assert file_hash(INDEX, np.array([2, 5])) == file_hash(INDEX, np.array([5, 2]))
+    assert file_hash(INDEX, np.array([2, 5])) != file_hash(INDEX, np.array([2, 6]))
 
 
 def test_the_manifest_tells_when_a_file_changes(tmp_path: Path) -> None:

@@ -33,10 +33,16 @@ def test_folds_hold_out_domains_and_classes(sources: int, classes: int, seed: in
         assert not set(fold.known) & set(fold.unknown)
         assert len(fold.unknown) == max(1, classes // 3)
         assert len(fold.known) >= 2
+        assert list(fold.known) == sorted(fold.known)
     assert len({fold.unknown for fold in folds[:3]}) == min(3, sources)
     if sources == 3 and classes % 3 == 0:
         assert sorted(name for fold in folds for name in fold.unknown) == sorted(protocol.known)
     assert make_folds(protocol, 1, seed) == folds[:1]
+
+
+def test_the_seed_deals_the_classes_of_folds() -> None:
+    protocol = small_protocol(("ink", "neon", "chalk"))
+    assert {make_folds(protocol, 1, seed)[0].unknown for seed in range(20)} == {("bar",), ("cross",), ("dot",)}
 
 
 def test_searches_of_one_fold_hold_out_every_domain_and_class_between_them() -> None:
@@ -83,6 +89,16 @@ def test_ranges_stay_inside(share: float, low: float, factor: float, log: bool) 
     assert values.low <= values.at(share) <= values.high
     assert values.at(0) == pytest.approx(low, rel=1e-2)
     assert values.at(1) == pytest.approx(values.high, rel=1e-2)
+
+
+def test_choices_have_equal_shares() -> None:
+    shares = (0.0, 0.3, 0.34, 0.66, 0.67, 1.0)
+    assert [Choice(("a", "b", "c")).at(share) for share in shares] == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_a_space_is_widened_to_hold_a_value() -> None:
+    values = Range(1.0, 2.0)
+    assert [values.with_(value) for value in (0.5, 1.5, 3.0)] == [Range(0.5, 2.0), values, Range(1.0, 3.0)]
 
 
 def test_candidates_are_the_defaults_then_spread_points() -> None:
