@@ -237,6 +237,14 @@ def test_the_parts_of_a_split() -> None:
     assert labels == {name: {-1} for name in INDEX.classes} | {"dog": {0}, "guitar": {1}}
 
 
+def test_within_some_rows_only_training_and_validation_shrink() -> None:
+    split = make_protocol(INDEX, ["sketch"], known=6).apply(INDEX)
+    some = split.within(np.concatenate([split.train[::2], split.val[:3]]))
+    assert some.train.tolist() == split.train[::2].tolist()
+    assert some.val.tolist() == split.val[:3].tolist()
+    assert np.array_equal(some.test, split.test)
+
+
 @given(table=st.lists(st.integers(1, 45), min_size=4, max_size=4), seed=st.integers(0, 99))
 def test_a_tenth_of_each_cell_validates(table: list[int], seed: int) -> None:
     assume(max(table) > 1)  # else nothing is left to validate on

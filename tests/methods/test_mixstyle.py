@@ -54,6 +54,13 @@ def test_probability_0_is_erm_and_1_is_not(ova: bool) -> None:
     assert not equals_erm(always(ova=ova))
 
 
+def test_the_map_after_each_stage_is_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, channels = MixStyle(MixStyle.Config(stages=("1", "2"), pixels=0)), []
+    monkeypatch.setattr(method, "mixed", lambda found, *_: (channels.append(found.shape[1]), found)[1])
+    gradients_of(method, pair(method)[0], domain_episode())
+    assert channels == [4, 6]
+
+
 def test_a_coin_for_each_stage_and_iteration() -> None:
     method, state, episode = MixStyle(MixStyle.Config(probability=0.3, pixels=20)), small_state(), domain_episode()
     x = some_map()

@@ -113,7 +113,10 @@ def test_knn_stays_within_the_smallest_class_and_keeps_a_part_of_many_images() -
     few = SOURCE.take(np.concatenate([np.flatnonzero(SOURCE.label == 0)[:3], np.flatnonzero(SOURCE.label > 0)]))
     assert make_score("knn").fit(few).state()["k"] == 3
     part = make_score("knn", most=100).fit(SOURCE)
-    assert part.state()["bank"].shape[0] == 100
+    bank = part.state()["bank"]
+    assert len(bank) == 100
+    for end in (0, -1):  # at even distances from the first image to the last
+        np.testing.assert_allclose(bank[end], SOURCE.features[end] / np.linalg.norm(SOURCE.features[end]), rtol=1e-5)
     assert part(IMAGES).min() > part(make_predictions(25, seed=3, unknown=True)).max()
 
 
