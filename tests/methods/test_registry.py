@@ -26,7 +26,7 @@ from PIL import Image
 from opendg.episodes import Episode, Pool, Task
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
-from opendg.methods.base import Authors, State, Update
+from opendg.methods.base import Authors, State, Update, gradients
 from opendg.methods.registry import METHODS, make_method
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
@@ -219,6 +219,12 @@ def test_one_vs_all_head_as_asked_for(name: str) -> None:
         assert outputs.logits.shape == (2, 4)
         assert not settings or (outputs.ova is not None) == settings["ova"]
         assert outputs.ova is None or outputs.ova.shape == (2, 2, 4)
+
+
+def test_weights_that_a_loss_does_not_depend_on_have_a_gradient_of_zero() -> None:
+    used, unused = (torch.ones(2, requires_grad=True) for _ in range(2))
+    found = gradients((3 * used).sum(), {"used": used, "unused": unused})
+    assert {name: gradient.tolist() for name, gradient in found.items()} == {"used": [3, 3], "unused": [0, 0]}
 
 
 def updates(name: str, **settings: Any) -> list[Update]:

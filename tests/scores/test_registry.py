@@ -137,6 +137,8 @@ class TestFitted:
     def test_refuses_a_foreign_state(self, name: str) -> None:
         with pytest.raises(OpenDGError, match="not the state of"):
             make_score(name).load({"something": np.zeros(3)})
+        with pytest.raises(OpenDGError, match="not the state of"):
+            make_score(name).load(fitted(name).state() | {"something": np.zeros(3)})
 
 
 def test_outputs_that_a_classifier_does_not_have() -> None:
@@ -149,9 +151,10 @@ def test_outputs_that_a_classifier_does_not_have() -> None:
     assert usable_scores(KNOWN, make_head()) == list(SCORES)
 
 
-def test_diverged_outputs_are_named() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_diverged_outputs_are_named(value: float) -> None:
     logits = KNOWN.logits.copy()
-    logits[3] = np.nan
+    logits[3] = value
     with pytest.raises(OpenDGError, match="not a finite number for 1 of 90 images"):
         make_score("energy")(from_logits(logits))
 
