@@ -268,7 +268,8 @@ def test_domains_of_equal_trust_take_turns(tmp_path: Path) -> None:
 
 def test_a_look_is_at_a_random_third_of_the_classes_in_every_domain() -> None:
     method, seen = EBiLHaDS(), []
-    classifier = led(method, classes=6)
+    classifier = led(method, classes=6, batchnorm=True)
+    before = copy.deepcopy(classifier.state_dict())
 
     class Survey:
         def draw(self, task: Task, random: np.random.Generator) -> tuple[Tensor, None]:
@@ -283,6 +284,7 @@ def test_a_look_is_at_a_random_third_of_the_classes_in_every_domain() -> None:
     assert {len(look) for look in looks} == {1}
     assert {c for look in looks for classes in look for c in classes} == set(range(6))
     assert [(task.domains, task.size) for task in seen] == [((d,), 32) for d in range(3)] * 20
+    assert all(torch.equal(tensor, before[name]) for name, tensor in classifier.state_dict().items())
 
 
 def test_evidence_ends_at_logits_of_ten() -> None:

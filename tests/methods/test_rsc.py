@@ -89,6 +89,10 @@ def test_the_share_of_images_grows_in_thirds(fraction: float, count: int) -> Non
     assert fall[chosen].min() > fall[~chosen].max()
 
 
+def test_a_share_of_the_images_is_rounded() -> None:
+    assert int(RSC().chosen(torch.linspace(0.1, 0.9, 12), torch.tensor(0.0)).sum()) == 4  # 0.3 of 12 are 3.6
+
+
 def test_an_image_that_hardly_falls_is_left_alone() -> None:
     fall = torch.tensor([9e-5, -0.5, 0.3, 0.0, 2e-4, 1e-5, 0.0, 0.0, -1.0, 0.0])
     assert RSC(RSC.Config(images=(0.7,))).chosen(fall, torch.tensor(0.0)).nonzero().flatten().tolist() == [2, 4]
