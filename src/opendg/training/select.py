@@ -35,13 +35,13 @@ class Selection:
 
     def __init__(self, recipe: Recipe) -> None:
         self.active = recipe.select == "source-accuracy"
-        self.start, self.end = recipe.select_after * recipe.iterations, recipe.iterations
+        self.after, self.end = recipe.select_after, recipe.iterations
         self.interval = max(1, recipe.iterations // 40)
         self.accuracy, self.step = -1.0, 0
         self.kept: dict[str, Tensor] = {}
 
     def due(self, step: int) -> bool:
-        return self.active and step >= self.start and (step % self.interval == 0 or step == self.end)
+        return self.active and step / self.end >= self.after and (step % self.interval == 0 or step == self.end)
 
     def offer(self, step: int, accuracy: float, weights: dict[str, Tensor]) -> None:
         if accuracy >= self.accuracy:
