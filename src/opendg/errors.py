@@ -52,8 +52,8 @@ def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") 
         if len(matches) < len(choices) <= FEW:  # what is near in spelling may be far from what was meant
             hint += f" Choose {', '.join(choices[:-1])} or {choices[-1]}."
     else:
-        shown = ", ".join(choices[:12]) + (" ..." if len(choices) > 12 else "")
-        hint = f"expected one of: {shown}." if choices else "there are none."
+        more = " ..." if len(choices) > 12 else "."
+        hint = f"expected one of: {', '.join(choices[:12])}{more}" if choices else "there are none."
     return OpenDGError(f"There is no {what} {name!r}{where}: {hint}")
 
 

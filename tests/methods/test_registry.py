@@ -336,6 +336,8 @@ def test_a_list_of_another_kind_is_refused(name: str, setting: dict[str, Any], s
         ("metareg", {"meta": "1"}, "meta is 1.0 and must be below 1"),
         ("metareg", {"meta": "-0.1"}, "meta is -0.1 and must be 0 or more"),
         ("metareg", {"meta": math.nan}, "meta is nan and must be 0 or more"),
+        ("medic", {"alpha": "-0.01"}, "alpha is -0.01 and must be 0 or more"),
+        ("erm", {"ova_scale": -1}, "ova_scale is -1.0 and must be 0 or more"),
         ("metareg", {"steps": "0"}, "steps is 0 and must be 1 or more"),
         ("swad", {"tolerance": "0.9"}, "tolerance is 0.9 and must be 1 or more"),
         ("arpl", {"temperature": "0"}, "temperature is 0.0 and must be above 0"),
@@ -352,6 +354,11 @@ def test_a_list_of_another_kind_is_refused(name: str, setting: dict[str, Any], s
 def test_a_number_out_of_range_is_refused(name: str, setting: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OpenDGError, match=rf"^The settings of {name} do not fit: {re.escape(sentence)}\.$"):
         make_method(name, setting)
+
+
+def test_a_long_list_of_names_ends_in_three_dots() -> None:
+    with pytest.raises(OpenDGError, match=r"expected one of: medic, .*[a-z] \.\.\.$"):
+        make_method("zzz")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in METHODS if METHODS[name].authors))

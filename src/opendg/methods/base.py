@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from opendg.episodes import Episode, Pool, Task
+from opendg.methods.checks import none_negative
 from opendg.models.backbones import Backbone
 from opendg.models.classifier import Classifier, Weights
 from opendg.predictions import Predictions
@@ -85,6 +86,7 @@ class Method:
 
     def __init__(self, config: Any = None) -> None:
         self.config: Any = self.Config() if config is None else config
+        none_negative(self.config)
 
     @property
     def head(self) -> str:

@@ -17,6 +17,11 @@ def at_least(config: object, **least: float) -> None:
             raise ValueError(f"{key} is {getattr(config, key)} and must be {smallest} or more")
 
 
+def none_negative(config: object) -> None:
+    """Refuse a number below 0: no setting of any method has a use for one."""
+    at_least(config, **{key: 0 for key, value in vars(config).items() if type(value) in (int, float)})
+
+
 def above(config: object, **limits: float) -> None:
     """Refuse a number that is not larger."""
     for key, limit in limits.items():
