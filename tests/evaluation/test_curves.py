@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import opendg
 from opendg.errors import OpenDGError
 from opendg.evaluation.curves import draw_oscr
 from opendg.evaluation.evaluate import evaluate
+from tests.tiny import quick
 
 
 def test_each_score_with_its_area(trained: Path, tmp_path: Path) -> None:
@@ -29,6 +31,14 @@ def test_runs_of_one_method_and_one_name_are_told_apart(
     _, svg = draw_oscr([f"{seed}/run" for seed in ("0", "1")], tmp_path / "curves", scores=["cls"])
     for seed in ("0", "1"):
         assert f"medic (cls), {seed}/run " in svg.read_text()
+
+
+def test_a_run_without_unknown_classes(tree: Path, tmp_path: Path) -> None:
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(iterations=1, unknown=[])).path
+    evaluate(run, device="cpu")
+    with pytest.raises(OpenDGError, match="needs unknown images, and .*run' has no unknown class: leave the figure"):
+        draw_oscr([run], tmp_path / "curves")
+    assert not list(tmp_path.glob("curves*"))
 
 
 def test_a_run_that_was_not_evaluated(trained: Path, tmp_path: Path) -> None:

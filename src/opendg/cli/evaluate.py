@@ -33,11 +33,13 @@ def command(
 
     Example: opendg evaluate runs/pacs-sketch-medic-0 --score energy,bcls
     """
-    from opendg.evaluation.curves import draw_oscr
+    from opendg.evaluation.curves import check_unknown, draw_oscr
     from opendg.evaluation.evaluate import evaluate
     from opendg.evaluation.figures import check_figure
+    from opendg.runs.directory import Run
 
     if figure is not None:
+        check_unknown(Run.open(run))
         check_figure(figure)
     record = evaluate(run, scores=score, weights=weights, root=root, device=device, on_bad_image=on_bad_image)
     drawn = draw_oscr([run], figure) if figure is not None else []

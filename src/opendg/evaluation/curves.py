@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from opendg.errors import OpenDGError
 from opendg.evaluation.figures import oscr_figure
 from opendg.evaluation.metrics import oscr, oscr_curve
 from opendg.predictions import Predictions
@@ -21,6 +22,8 @@ def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("
     Curves are labelled by method, and by the run where a method has several.
     """
     opened = [Run.open(Path(run)) for run in runs]
+    for run in opened:
+        check_unknown(run)
     of_method = Counter(run.config["method"] for run in opened)
     curves = {}
     for run in opened:
@@ -30,6 +33,15 @@ def draw_oscr(runs: Sequence[str | Path], path: Path, scores: Sequence[str] = ("
         for name in (name for name in scores if name in usable_scores(target)):
             curves[f"{method} ({name}){which}"] = curve_of(make_score(name), target)
     return oscr_figure(curves, path)
+
+
+def check_unknown(run: Run) -> None:
+    """Refuse a run that knows every class: it has no curve."""
+    if not run.config["protocol"]["unknown"]:
+        raise OpenDGError(
+            f"An OSCR curve needs unknown images, and {str(run.path)!r} has no unknown class: leave the figure out, or "
+            "train with --unknown CLASS."
+        )
 
 
 def curve_of(score: Score, target: Predictions) -> tuple[Floats, Floats, float]:

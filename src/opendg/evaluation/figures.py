@@ -7,6 +7,7 @@ window, no global state.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -51,6 +52,8 @@ def check_figure(path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise OpenDGError(f"There is no folder {str(path.parent)!r} for the figure: make it, or choose another.")
+    if not os.access(path.parent, os.W_OK):
+        raise OpenDGError(f"The folder {str(path.parent)!r} of the figure may not be written to: choose another.")
 
 
 def oscr_figure(
