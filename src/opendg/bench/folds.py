@@ -57,12 +57,26 @@ def make_folds(protocol: Protocol, count: int | None, seed: int) -> list[Fold]:
     return folds
 
 
-def check_folds(folds: list[Fold], index: Index, split_seed: int) -> None:
+def check_folds(folds: list[Fold], index: Index, protocol: Protocol) -> None:
     """Refuse a fold that the images cannot fill, before any is trained."""
+    there = index.counts > 0
+    gone = {
+        name: fold.held
+        for fold in folds
+        for name in fold.known
+        if not there[[index.domains.index(source) for source in fold.sources], index.classes.index(name)].any()
+    }
+    if gone:
+        name, held = next(iter(gone.items()))
+        raise OpenDGError(
+            f"Tuning holds out {held!r}, and no other source domain has an image of the known class {name!r}: make it "
+            f"unknown, with --unknown {','.join([*protocol.unknown, *gone])}."
+        )
     for fold in folds:
         rule = make_protocol(
-            index, [fold.held], known=fold.known, unknown=fold.unknown, sources=fold.sources, split_seed=split_seed
-        )
+            index, [fold.held], known=fold.known, unknown=fold.unknown, sources=fold.sources,
+            split_seed=protocol.split_seed,
+        )  # fmt: skip
         if not len(rule.apply(index).test_unknown):
             raise OpenDGError(
                 f"The source domain {fold.held!r} has no image of {' or '.join(fold.unknown)}, which would play the "

@@ -63,7 +63,7 @@ def prepare(
     job, index, _ = plan(method, data, targets, iterations=iterations, seed=seed, **asked)
     made = make_folds(job.protocol, folds, seed)
     check_enough(job, made)
-    check_folds(made, index, job.protocol.split_seed)
+    check_folds(made, index, job.protocol)
     score = score or job.make_method().score
     if score not in SCORES:
         raise unknown_name("score", score, SCORES)
