@@ -78,6 +78,7 @@ def test_known_and_unknown_can_be_said_in_several_ways(asked: dict[str, Any], kn
         (["sketch"], {"known": 1}, "--known 1 is out of range: .* 2 to 7"),
         (["sketch"], {"known": 8}, "--known 8 is out of range"),
         (["sketch"], {"unknown": list(PACS.classes[:6])}, "needs two or more known classes, and 1 is left"),
+        (["sketch"], {"unknown": list(PACS.classes)}, "two or more known classes, and none is left"),
         (["sketch"], {"kind": "dmal"}, "no protocol 'dmal': did you mean 'daml'"),
         (
             ["sketch"],

@@ -182,8 +182,8 @@ def _classes(
         )
     if len(known) < 2:
         raise OpenDGError(
-            f"A classifier needs two or more known classes, and {len(known)} is left: name more in --known or fewer in "
-            "--unknown."
+            f"A classifier needs two or more known classes, and {len(known) or 'none'} is left: name more in "
+            "--known or fewer in --unknown."
         )
     if taken := [name for name in ANSWERS if name in known]:
         raise OpenDGError(

@@ -8,6 +8,7 @@ import pytest
 
 from opendg.data import catalog
 from opendg.data.check import check
+from opendg.data.index import Place
 from opendg.errors import OpenDGError
 from tests.data.trees import encoded, grid, noise, pack, png, write
 
@@ -30,6 +31,15 @@ def test_unreadable_images_are_named_with_the_reason(tmp_path: Path) -> None:
     assert list(report.unreadable) == ["a/x/cut.jpg", "b/x/empty.bmp", "b/x/page.png"]
     assert "truncated" in report.unreadable["a/x/cut.jpg"]
     assert any("b/x/page.png is unreadable: not an image" in problem for problem in report.problems)
+
+
+def test_an_image_that_may_not_be_read_ends_in_one_full_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Place) -> bytes:
+        raise OpenDGError(f"{self.key} may not be read.")
+
+    monkeypatch.setattr(Place, "read", refuse)
+    (problem, *_) = check(write(tmp_path, grid(["a"], ["x"])), progress=False).problems
+    assert problem == "a/x/0.png is unreadable: a/x/0.png may not be read."
 
 
 def test_names_that_look_like_one_are_told(tmp_path: Path) -> None:

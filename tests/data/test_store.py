@@ -189,7 +189,7 @@ BROKEN = {"a/x/broken.png": png(5)[:-40], "a/y/torn.png": b"\x89PNG"}
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x", "y"]) | BROKEN))
     for _ in range(2):  # decoded, then from the cache
-        with pytest.raises(OpenDGError, match=r"a/x/broken\.png is broken \(.*truncated.*\), and so are 1 more.*skip"):
+        with pytest.raises(OpenDGError, match=r"a/x/broken\.png is broken \(.*truncated.*\), the first of 2.*skip"):
             Store.open(index, rows(index), progress=False)
 
 

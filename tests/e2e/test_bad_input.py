@@ -280,6 +280,8 @@ def test_a_figure_that_could_not_be_drawn_is_refused_at_once(
 
 def test_evaluate_of_what_is_no_run(opendg: Command, tmp_path: Path) -> None:
     refused(opendg("evaluate", tmp_path), "is not a run directory")
+    gone = tmp_path / "gone"
+    refused(opendg("evaluate", gone, "--figure", gone / "oscr.png"), "gone' is not a run directory")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
@@ -331,7 +333,7 @@ def test_predict_with_wrong_words(
 
 def test_predict_without_images(opendg: Command, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").touch()
-    refused(opendg("predict", trained, tmp_path), "No image was found in")
+    refused(opendg("predict", trained, tmp_path), "No image was found in", "folders that hold .jpg, .jpeg")
 
 
 def test_predict_of_what_is_not_there(opendg: Command, tree: Path, tmp_path: Path) -> None:

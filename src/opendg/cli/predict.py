@@ -39,6 +39,7 @@ def command(
 
     Example: opendg predict runs/pacs-sketch-medic-0 photos/ --format csv
     """
+    from opendg.data.tree import SUFFIXES
     from opendg.deploy.recognizer import find_images, load
 
     if json_ and format_ not in (None, "jsonl"):
@@ -48,7 +49,10 @@ def command(
         raise OpenDGError(f"There is no format {kind!r}: choose table, csv or jsonl.")
     files = find_images(images)
     if not files:
-        raise OpenDGError(f"No image was found in {', '.join(map(str, images))}: give image files or folders of them.")
+        raise OpenDGError(
+            f"No image was found in {', '.join(map(str, images))}: give files, or folders that hold "
+            f"{', '.join(SUFFIXES)}."
+        )
     out = sys.stdout
     silent = not sys.stderr.isatty() or (kind != "table" and out.isatty())  # rows and a bar do not share a screen
     with Progress("predict", quiet=silent) as progress:

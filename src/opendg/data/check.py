@@ -179,7 +179,7 @@ def _look(places: list[Place]) -> list[tuple[str, str]]:
         except BrokenImage as error:
             why = error.reason
         except OpenDGError as error:
-            why = str(error)
+            why = str(error).removesuffix(".")
         found.append((hashlib.sha256(data).hexdigest(), why))
     return found
 

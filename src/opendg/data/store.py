@@ -148,7 +148,7 @@ def _refusal(index: Index, bad: Rows) -> OpenDGError:
         reason = "as it was when it was decoded"
     except BrokenImage as error:
         reason = error.reason
-    more = f", and so are {len(bad) - 1} more" if len(bad) > 1 else ""
+    more = f", the first of {len(bad)} such" if len(bad) > 1 else ""
     return OpenDGError(
         f"The image {index.keys[bad[0]]} is broken ({reason}){more}: replace what is broken, or leave it out with "
         "--on-bad-image skip."

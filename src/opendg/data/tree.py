@@ -29,6 +29,7 @@ from opendg.errors import OpenDGError, unreadable
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 PARTS = {"train": TRAIN, "val": VAL, "crossval": VAL}
 LAYOUT = "expected DOMAIN/CLASS/IMAGE or DOMAIN/{train,val}/CLASS/IMAGE"
+ABOVE = "give the folder that holds the domains"
 
 
 class _Image(NamedTuple):
@@ -75,7 +76,7 @@ def scan(root: Path, dataset: str | None = None) -> Index:
         raise unreadable(error) from error
     images = sorted(image for name in domains for image in domains[name])
     if not images:
-        raise OpenDGError(f"The folder {root} holds no images: {LAYOUT}, or a tar for each domain.")
+        raise OpenDGError(f"The folder {root} holds no images: {LAYOUT}, or a tar for each domain; {ABOVE}.")
     _refuse_odd_names(images)
     return _index(root, dataset, images)
 
@@ -93,7 +94,7 @@ def _domains(root: Path) -> dict[str, list[_Image]]:
             found[name] = _tar_images(tar, status.st_size, _modified(status))
     for name, images in found.items():
         if not images:
-            raise OpenDGError(f"The domain {name} under {root} has no images in class folders: {LAYOUT}.")
+            raise OpenDGError(f"The domain {name} under {root} has no images in class folders: {LAYOUT}; {ABOVE}.")
     return found
 
 
@@ -211,7 +212,7 @@ def _belongs(key: str, where: Path) -> bool:
         return False
     if depth == 2 or (depth == 3 and key.split("/")[1].lower() in PARTS):
         return True
-    raise OpenDGError(f"The image {key} in {where} lies too deep: {LAYOUT}.")
+    raise OpenDGError(f"The image {key} in {where} lies too deep: {LAYOUT}; move it up, or {ABOVE}.")
 
 
 def _in_classes(images: Iterable[_Image]) -> list[_Image]:
