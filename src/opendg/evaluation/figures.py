@@ -200,10 +200,14 @@ def _percent(axes: Axes, which: str) -> None:
 
 
 def _log_odds(axes: Axes, low: float, high: float) -> None:
-    """The x axis from `low` to `high` in log-odds; of the probabilities 10^-k and 1 - 10^-k those that find room."""
+    """The x axis from `low` to `high` in log-odds; of the probabilities 10^-k and 1 - 10^-k those that find room.
+
+    Where less than two decades are seen, tenths between them too.
+    """
     decades = np.log10(high / (1 - high)) - np.log10(low / (1 - low))
     step = 1 + int(decades > 5) + int(decades > 9)
-    names = {0.5: "0.5"}
+    tenths = [5] if decades >= 2 else range(1, 10, 1 + int(decades >= 1))
+    names = {tenth / 10: f"{tenth / 10:g}" for tenth in tenths}
     for power in range(step, 10, step):
         tail = 10.0**-power
         names |= {tail: f"{tail:g}" if power < 4 else f"$10^{{-{power}}}$"}
