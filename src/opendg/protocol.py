@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendg.data.index import NO_PART, TRAIN, VAL, Index
-from opendg.errors import OpenDGError, refuse_doubles, unknown_name
+from opendg.errors import OpenDGError, refuse_doubles, typed, unknown_name
 
 Rows = NDArray[np.int64]
 
@@ -273,7 +273,7 @@ def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
     if missing := [name for number, name in enumerate(protocol.known) if number not in shown]:
         raise OpenDGError(
             f"With target {', '.join(protocol.targets)} no source domain has a training image of the known class "
-            f"{missing[0]!r}: make it unknown, with --unknown {','.join([*protocol.unknown, *missing])}."
+            f"{missing[0]!r}: make it unknown, with --unknown {typed(','.join([*protocol.unknown, *missing]))}."
         )
     if not len(split.val):
         raise OpenDGError("No source domain has a validation image: give a domain and class two images or more.")

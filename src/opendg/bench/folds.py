@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opendg.data.index import Index
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, typed
 from opendg.protocol import Protocol, make_protocol
 from opendg.seeds import generator
 
@@ -70,7 +70,7 @@ def check_folds(folds: list[Fold], index: Index, protocol: Protocol) -> None:
         name, held = next(iter(gone.items()))
         raise OpenDGError(
             f"Tuning holds out {held!r}, and no other source domain has an image of the known class {name!r}: make it "
-            f"unknown, with --unknown {','.join([*protocol.unknown, *gone])}."
+            f"unknown, with --unknown {typed(','.join([*protocol.unknown, *gone]))}."
         )
     for fold in folds:
         rule = make_protocol(
