@@ -12,8 +12,10 @@ from opendg.methods.registry import METHODS
 HEADER = """# Methods
 
 Every method is trained with `opendg train NAME` and described, with its formula, in `src/opendg/methods/`. The recipe
-is the same for all unless `--recipe authors` asks for the original one, where that is known. The cost is that of an
-iteration beside one of ERM.
+is the same for all unless `--recipe authors` asks for the original one, where that is known.
+
+"Extra cost" is the time of an iteration, with ERM as 1x. An iteration sees 6 B images unless the table says otherwise;
+B is `--batch`. "Read with" is the [score](predict.md#what-decides) that tells known from unknown images by default.
 
 This page is made from the code: `python -m opendg.methods.table > docs/methods.md`.
 """
