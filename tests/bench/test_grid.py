@@ -282,5 +282,5 @@ def test_what_would_fail_in_every_run_is_refused_before_the_first(
 
 def test_a_folder_of_runs_that_cannot_be_made_is_named_by_its_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OpenDGError, match=r"could not be written .*: choose another --runs\."):
+    with pytest.raises(OpenDGError, match=r"could not be written .*: choose another place\."):
         Ledger(tmp_path / "file").prepare()

@@ -62,7 +62,7 @@ def test_a_folder_that_may_not_be_written_to_is_looked_at(ledger: Ledger, monkey
 
     monkeypatch.setattr(os, "open", of_a_read_only_disk)
     assert ledger.state("one") == "interrupted"
-    with pytest.raises(OpenDGError, match="may not be written to: choose another --runs"), ledger.hold("one"):
+    with pytest.raises(OpenDGError, match="may not be written to: choose another place"), ledger.hold("one"):
         pass
 
 

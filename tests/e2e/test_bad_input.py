@@ -191,7 +191,7 @@ def test_a_run_directory_that_exists(opendg: Command, tree: Path, out: Path) -> 
     out.mkdir(parents=True)
     (out / "precious").write_text("mine")
     said = opendg("train", "erm", "--data", tree, *flags(), "--out", out)
-    refused(said, "exists already", "--resume", "--out")
+    refused(said, "exists already: choose another --out")
     assert [path.name for path in out.iterdir()] == ["precious"]
 
 

@@ -44,7 +44,7 @@ def test_a_disk_that_is_full_before_it_begins(opendg: Command, tree: Path, disk:
         (folder / "filler").write_bytes(bytes(100_000))
     before = sorted(folder.iterdir())
     said = opendg("train", "erm", "--data", tree, *flags(), "--out", folder / "run")
-    refused(said, "The disk is full", "free some space or choose another --out")
+    refused(said, "The disk is full", "free some space or choose another place")
     assert sorted(folder.iterdir()) == before
 
 
@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_on_the_way(opendg: Command, tree: Path, disk: Disk
 def test_an_output_folder_that_may_not_be_written_to(opendg: Command, tree: Path, disk: Disk) -> None:
     folder = disk("1m", "ro")
     said = opendg("train", "erm", "--data", tree, *flags(), "--out", folder / "deep" / "run")
-    refused(said, "may not be written to", "choose another --out")
+    refused(said, "may not be written to", "choose another place")
     refused(opendg("train", "erm", "--data", tree, *flags(), "--out", folder / "run"), "may not be written to")
 
 
@@ -83,7 +83,7 @@ def test_an_output_folder_of_another_user(opendg: Command, tree: Path, tmp_path:
         pytest.skip("root may write everywhere")
     (tmp_path / "theirs").mkdir(mode=0o500)
     said = opendg("train", "erm", "--data", tree, *flags(), "--out", tmp_path / "theirs" / "run")
-    refused(said, "may not be written to", "choose another --out")
+    refused(said, "may not be written to", "choose another place")
 
 
 def test_a_cache_that_is_full(
@@ -122,6 +122,6 @@ def test_files_that_may_not_grow(
         largest_file=limit,
     )  # fmt: skip
     assert ended.code == 2
-    assert "could not be written (File too large): choose another --out." in ended.err
+    assert "could not be written (File too large): choose another place." in ended.err
     assert "Traceback" not in ended.err
     assert list(tmp_path.iterdir()) == []

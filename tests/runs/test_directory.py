@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -48,27 +49,32 @@ def test_a_run_appears_whole(tmp_path: Path) -> None:
     assert not again.finished
 
 
-@pytest.mark.parametrize("there", ["folder", "empty folder", "file", "run"])
+@pytest.mark.parametrize("there", ["folder", "empty folder", "file", "run", "finished run"])
 def test_what_exists_is_never_overwritten(tmp_path: Path, there: str) -> None:
     path = tmp_path / "run"
     if there == "file":
         path.write_text("precious")
-    elif there == "run":
-        make(path)
+    elif "run" in there:
+        run = make(path)
+        if there == "finished run":
+            run.weight_file("selected").touch()
     else:
         path.mkdir()
         if there == "folder":
             (path / "precious").touch()
     before = sorted(tmp_path.rglob("*"))
-    sentence = "is a file, and" if there == "file" else "exists already: resume it with --resume, or"
-    with pytest.raises(OpenDGError, match=f"{sentence} .*choose another --out"):
+    sentence = {
+        "file": "is a file, and a run is a directory: choose another --out.",
+        "run": f"exists already: go on with `opendg train --resume {path}`, or choose another --out.",
+    }.get(there, "exists already: choose another --out.")
+    with pytest.raises(OpenDGError, match=re.escape(sentence)):
         make(path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_run_cannot_lie_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OpenDGError, match="could not be written .File exists.: choose another --out"):
+    with pytest.raises(OpenDGError, match="could not be written .File exists.: choose another place"):
         make(tmp_path / "file" / "run")
 
 
@@ -290,9 +296,9 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, "The disk is full, so .* was not written: free some space"),
         (errno.EDQUOT, "The disk is full"),
-        (errno.EACCES, "may not be written to: choose another --out"),
+        (errno.EACCES, "may not be written to: choose another place"),
         (errno.EROFS, "may not be written to"),
-        (errno.EFBIG, "could not be written .File too large.: choose another --out"),
+        (errno.EFBIG, "could not be written .File too large.: choose another place"),
     ],
 )
 def test_sentences_for_disks(code: int, sentence: str) -> None:

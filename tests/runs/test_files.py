@@ -43,5 +43,5 @@ def test_a_folder_cannot_lie_below_a_file(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     make_folder(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
-    with pytest.raises(OpenDGError, match="could not be written .*choose another --out"):
+    with pytest.raises(OpenDGError, match="could not be written .*choose another place"):
         make_folder(tmp_path / "file" / "x")

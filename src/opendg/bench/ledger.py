@@ -76,7 +76,7 @@ class Ledger:
 
     def prepare(self) -> None:
         for name in ("plans", "logs"):
-            make_folder(self.folder / name, "--runs")
+            make_folder(self.folder / name)
 
     @contextmanager
     def hold(self, name: str, patience: float = PATIENCE) -> Iterator[bool]:
@@ -88,7 +88,7 @@ class Ledger:
             yield False
             return
         except OSError as error:
-            raise disk_error(error, Path(lock.lock_file), "--runs") from error
+            raise disk_error(error, Path(lock.lock_file)) from error
         try:
             yield True
         finally:
@@ -141,7 +141,7 @@ class Ledger:
         except BlockingIOError:
             return True
         except OSError as error:
-            raise disk_error(error, path, "--runs") from error
+            raise disk_error(error, path) from error
         return False
 
     def records(self, name: str) -> list[Path]:

@@ -51,11 +51,11 @@ class Run:
     def create(cls, path: Path, config: dict[str, Any], manifest: dict[str, Any]) -> Run:
         if path.is_file():
             raise OpenDGError(f"{str(path)!r} is a file, and a run is a directory: choose another --out.")
-        if path.exists():
-            raise OpenDGError(
-                f"The run directory {str(path)!r} exists already: resume it with --resume, or choose another --out."
-            )
         run = cls(path, {"format": FORMAT} | config, manifest)
+        if path.exists():
+            begun = (path / "run.json").exists() and not run.finished
+            goes_on = f"go on with `opendg train --resume {typed(path)}`, or " * begun
+            raise OpenDGError(f"{str(path)!r} exists already: {goes_on}choose another --out.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True) as folder:

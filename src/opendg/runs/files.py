@@ -37,20 +37,20 @@ def write_json(path: Path, values: Any) -> None:
     write_atomic(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def make_folder(folder: Path, option: str = "--out") -> None:
-    """The folder with all above it, if it is not there. `option` is what names it on the command line."""
+def make_folder(folder: Path) -> None:
+    """The folder with all above it, if it is not there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise disk_error(error, folder, option) from error
+        raise disk_error(error, folder) from error
 
 
-def disk_error(error: OSError, path: Path, option: str = "--out") -> OpenDGError:
+def disk_error(error: OSError, path: Path) -> OpenDGError:
     """The sentence for a disk that is full or may not be written to."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OpenDGError(
-            f"The disk is full, so {str(path)!r} was not written: free some space or choose another {option}."
+            f"The disk is full, so {str(path)!r} was not written: free some space or choose another place."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return OpenDGError(f"{str(path)!r} may not be written to: choose another {option}, or change its permissions.")
-    return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another {option}.")
+        return OpenDGError(f"{str(path)!r} may not be written to: choose another place, or change its permissions.")
+    return OpenDGError(f"{str(path)!r} could not be written ({error.strerror}): choose another place.")
