@@ -57,6 +57,11 @@ def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") 
     return OpenDGError(f"There is no {what} {name!r}{where}: {hint}")
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """So many of a thing: 1 run, 2 runs."""
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
+
+
 def typed(path: object) -> str:
     """A path as it is typed in a shell, for the commands that messages offer."""
     return shlex.quote(str(path))

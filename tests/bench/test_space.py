@@ -60,8 +60,8 @@ def test_searches_of_one_fold_hold_out_every_domain_and_class_between_them() -> 
 @pytest.mark.parametrize(
     ("protocol", "count", "sentence"),
     [
-        (small_protocol(("ink",)), None, "there are 1 sources and 3 known classes"),
-        (small_protocol(("ink", "neon"), ("bar", "dot")), None, "there are 2 sources and 2 known classes"),
+        (small_protocol(("ink",)), None, "has 1 source and 3 known classes"),
+        (small_protocol(("ink", "neon"), ("bar", "dot")), None, "has 2 sources and 2 known classes"),
         (small_protocol(("ink", "neon")), 3, "--folds 3 is out of range: there are 2 source domains"),
     ],
 )

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from opendg.cli import show
+from opendg.errors import counted
 
 WIDE = "protocol photos:shared:3+1; 60 known and 20 unknown images; weights: the last iterate."
 
@@ -76,3 +77,12 @@ def test_many_losses_leave_room_for_how_far_it_is(
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).rsplit("\r", 1)[-1]
     assert "crossmatch -> fabric" in last
     assert "4000/4000 0:00:00 ce 1.000" in last
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_one_of_a_thing_is_not_told_as_several(number: int, said: str) -> None:
+    assert counted(number, "run") == said
+
+
+def test_a_plural_of_another_form_is_given() -> None:
+    assert [counted(number, "search is", "searches are") for number in (1, 2)] == ["1 search is", "2 searches are"]

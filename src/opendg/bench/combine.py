@@ -16,7 +16,7 @@ from statistics import fmean
 
 from opendg.bench.search import ITERATIONS, Search, Trial, at_pace, difference
 from opendg.bench.space import training_of
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, counted
 from opendg.runs.files import make_folder
 from opendg.training.config import write_config
 
@@ -155,8 +155,8 @@ def budget(searches: list[Search], count: int) -> str:
     facts = searches[0].facts
     folds, iterations = sum(len(search.facts["folds"]) for search in searches), facts["defaults"][ITERATIONS]
     trained = len({training_of(trial.values) for trial in searches[0].trials[:count]})
-    how = "each trained for" if trained == count else f"on {trained} training{'s' * (trained > 1)} of"
+    how = "each trained for" if trained == count else f"on {counted(trained, 'training')} of"
     return (
-        f"Budget: {count} trials for each target, {how} {iterations} iterations{at_pace(facts['pace'])} in every fold; "
-        f"folds of all targets: {folds}."
+        f"Budget: {counted(count, 'trial')} for each target, {how} {iterations} iterations{at_pace(facts['pace'])} in "
+        f"every fold; folds of all targets: {folds}."
     )

@@ -15,7 +15,7 @@ from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.records import Result
 from opendg.bench.tables import Row, Table, kinds, measured_rows, own_score
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, counted
 from opendg.seeds import generator
 
 DRAWS = 10_000
@@ -124,7 +124,8 @@ def compare(first: Row, second: Row, metric: str) -> Comparison:
     differences = {pair: one[pair] - other[pair] for pair in sorted(one.keys() & other.keys())}
     if len(differences) < 2:
         raise OpenDGError(
-            f"{first.label} and {second.label} share {len(differences)} class x target pair: two or more are needed."
+            f"{first.label} and {second.label} share {counted(len(differences), 'class x target pair')}: two or more "
+            "are needed."
         )
     difference, low, high = (round(value, 6) for value in (mean(differences.values()), *interval(differences)))
     ahead = sum(value > 0 for value in differences.values())

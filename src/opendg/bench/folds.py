@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opendg.data.index import Index
-from opendg.errors import OpenDGError, typed
+from opendg.errors import OpenDGError, counted, typed
 from opendg.protocol import Protocol, make_protocol
 from opendg.seeds import generator
 
@@ -39,8 +39,8 @@ def make_folds(protocol: Protocol, count: int | None, seed: int) -> list[Fold]:
         raise OpenDGError(f"Tuning is defined for the protocol 'shared', not for {protocol.kind!r}: leave it out.")
     if len(held) < 2 or len(classes) < 3:
         raise OpenDGError(
-            f"Tuning holds out a source domain and a known class, and there are {len(held)} sources and {len(classes)} "
-            "known classes: two or more and three or more are needed."
+            f"Tuning holds out a source domain and a known class, and has {counted(len(held), 'source')} and "
+            f"{len(classes)} known classes: two or more and three or more are needed."
         )
     if count is not None and not 1 <= count <= len(held):
         raise OpenDGError(f"--folds {count} is out of range: there are {len(held)} source domains to hold out.")

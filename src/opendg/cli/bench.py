@@ -14,7 +14,7 @@ from opendg.cli.options import CheckpointEvery, Device, Json, Root, Weights
 from opendg.cli.panels import Panelled
 from opendg.cli.show import Progress, say, table
 from opendg.cli.words import names, numbers, refuse_idle
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, counted
 
 if TYPE_CHECKING:
     from opendg.bench.grid import Progress as GridProgress
@@ -192,7 +192,9 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
         return
     by_method = Counter(found.methods.values())
     rows = [[method, str(number)] for method, number in by_method.items()]
-    note = f"{len(found.states)} runs in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
+    note = (
+        f"{counted(len(found.states), 'run')} in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
+    )
     if found.sources:
         note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources)}."
     if set(found.sources) - {HERE} and not torch.cuda.is_available():
@@ -204,7 +206,7 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
 def finish(states: dict[str, str], runs: Path, as_json: bool) -> None:
     """What came of a grid; exit code 1 when a run failed."""
     failed = [name for name, state in states.items() if state == "failed"]
-    text = f"{len(states) - len(failed)} of {len(states)} runs are done, in {runs}."
+    text = f"{len(states) - len(failed)} of {counted(len(states), 'run is', 'runs are')} done, in {runs}."
     if failed:
         text += f" {len(failed)} failed: see `opendg bench status --runs {runs}`, then try --retry-failed."
     say({"runs": str(runs), "states": states}, text, as_json)
@@ -235,4 +237,4 @@ class Bar:
         self.shown.bar.update(self.shown.task, completed=ended, total=grid.total, losses=failed + steps)
         if not self.shown.live and failed + str(ended) != self.said:
             self.said = failed + str(ended)
-            self.note(f"{ended} of {grid.total} runs  {failed}{steps}")
+            self.note(f"{ended} of {counted(grid.total, 'run')}  {failed}{steps}")

@@ -9,7 +9,7 @@ import typer
 
 from opendg.cli.options import Json
 from opendg.cli.show import say, table
-from opendg.errors import typed
+from opendg.errors import counted, typed
 
 LISTED = 12  # so many classes are counted one by one
 
@@ -73,5 +73,5 @@ def show(report: dict[str, Any]) -> None:
     table("Images", lines[0], lines[1:], "" if listed else f"{len(classes)} classes")
     for problem in report["problems"]:
         typer.echo(f"- {problem}")
-    found = len(report["problems"])
-    typer.echo("All is well." if report["ok"] else f"{found} things are off." if found > 1 else "1 thing is off.")
+    found = counted(len(report["problems"]), "thing is", "things are")
+    typer.echo("All is well." if report["ok"] else f"{found} off.")

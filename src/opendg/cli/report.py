@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from opendg.cli.show import Progress, say
+from opendg.errors import counted
 
 
 def command(
@@ -33,10 +34,9 @@ def command(
         facts = write_report(runs, out, root=root, title=title, points=points, mistakes=mistakes, watch=progress)
     for note in facts["notes"]:
         typer.echo(note, err=True)
-    runs_told = "1 run" if facts["runs"] == 1 else f"{facts['runs']} runs"
     text = (
-        f"{facts['page']} ({facts['bytes'] / 1e6:.1f} MB): {runs_told}, "
-        f"{facts['with_predictions']} with predictions, {facts['thumbnails']} thumbnails, "
+        f"{facts['page']} ({facts['bytes'] / 1e6:.1f} MB): {counted(facts['runs'], 'run')}, "
+        f"{facts['with_predictions']} with predictions, {counted(facts['thumbnails'], 'thumbnail')}, "
         f"protocols: {', '.join(facts['protocols'])}."
     )
     say(facts, text, json_)

@@ -13,6 +13,8 @@ from typing import Any, Self
 
 import typer
 
+from opendg.errors import counted
+
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 FOLDED = 12  # columns of words are folded down to this; a table that needs more is wider than the terminal
 
@@ -68,7 +70,7 @@ def tell_left_out(keys: Iterable[str], of: str) -> None:
     """How many broken images were left out of something, on stderr; nothing where none was."""
     named = list(dict.fromkeys(keys))
     if named:
-        some = f"{len(named)} broken images were" if named[1:] else "1 broken image was"
+        some = counted(len(named), "broken image was", "broken images were")
         first = ", the first of them" if named[1:] else ":"
         typer.echo(f"{some} left out of {of}{first} {named[0]}.", err=True)
 

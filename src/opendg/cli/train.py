@@ -24,7 +24,7 @@ from opendg.cli.words import (
     require,
     settings,
 )
-from opendg.errors import typed
+from opendg.errors import counted, typed
 
 if TYPE_CHECKING:
     from opendg.runs.directory import Run
@@ -200,7 +200,7 @@ def _many(
     targets = domains(each, index) if each else [str(target)]
     folder = out or Path("runs") / f"{index.dataset}-{method}"
     try:
-        with Progress(f"{method}: {len(targets) * len(seeds)} runs", quiet=quiet) as progress:
+        with Progress(f"{method}: {counted(len(targets) * len(seeds), 'run')}", quiet=quiet) as progress:
             return train_many(
                 method, data, targets, seeds, folder=folder, lanes=lanes, report=progress, finished=done,
                 note=progress.note, **asked,

@@ -10,7 +10,7 @@ from typing import Any
 
 from opendg.bench.records import LATER, SEARCH, json_files
 from opendg.bench.shape import METRICS, is_number
-from opendg.errors import OpenDGError, typed
+from opendg.errors import OpenDGError, counted, typed
 from opendg.evaluation.thresholds import RULES
 from opendg.runs.names import EVALUATIONS, WEIGHTS, evaluated, predictions_file
 
@@ -83,7 +83,7 @@ def _not_evaluated(path: Path) -> list[str]:
 
 def _searches(path: Path) -> list[str]:
     found = [file for file in _files(path) if file.name == SEARCH and file.parent != path]
-    some = "1 search for settings is" if len(found) == 1 else f"{len(found)} searches for settings are"
+    some = counted(len(found), "search for settings is", "searches for settings are")
     return [f"{some} left out: give the folder of one to see its trials."] * bool(found)
 
 

@@ -30,7 +30,7 @@ from safetensors.numpy import save as pack_arrays
 from safetensors.torch import load_file
 from torch import Tensor
 
-from opendg.errors import OpenDGError, typed
+from opendg.errors import OpenDGError, counted, typed
 from opendg.predictions import Predictions
 from opendg.runs.checkpoint import Checkpoint, latest_checkpoint, pack, save_checkpoint
 from opendg.runs.files import disk_error, write_atomic, write_json
@@ -216,7 +216,7 @@ def _instead(path: Path) -> str:
     inside = sorted(file.parent for file in path.glob("*/run.json"))
     if not inside:
         return "one that `opendg train` has made was expected."
-    return f"it holds {len(inside)} run{'s' * (len(inside) > 1)}, give one of them, such as {inside[0]}."
+    return f"it holds {counted(len(inside), 'run')}, give one of them, such as {inside[0]}."
 
 
 def _parsed(line: str) -> Any:

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from opendg.data.index import Index
 from opendg.data.store import Store
-from opendg.errors import OpenDGError, require_one, typed
+from opendg.errors import OpenDGError, counted, require_one, typed
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions
 from opendg.protocol import Split, manifest
@@ -154,8 +154,8 @@ def refuse_other_devices(run: Run, devices: int) -> None:
     begun, now = run.config.get("devices", 1), count_devices(devices)
     if now != begun:
         raise OpenDGError(
-            f"The run {str(run.path)!r} was started on {begun} device{'' if begun == 1 else 's'} and would go on with "
-            f"{now}: resume it with --devices {begun}."
+            f"The run {str(run.path)!r} was started on {counted(begun, 'device')} and would go on with {now}: resume "
+            f"it with --devices {begun}."
         )
 
 

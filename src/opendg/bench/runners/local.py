@@ -21,6 +21,7 @@ from opendg.bench.ledger import Ledger
 from opendg.bench.runners import Died
 from opendg.bench.work import Order, Outcome
 from opendg.data.workers import cores
+from opendg.errors import counted
 
 
 class LocalRunner:
@@ -33,8 +34,8 @@ class LocalRunner:
         self._slots = [Slot(number, place | threads, logs) for number, place in enumerate(places * jobs)]
         self._free, self._lock = list(self._slots), threading.Lock()
         self._threads = ThreadPoolExecutor(self.slots)
-        where = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "the CPU"
-        self.told = f"{where}, {self.slots} run{'s' * (self.slots > 1)} at once"
+        where = counted(len(gpus), "GPU") if gpus else "the CPU"
+        self.told = f"{where}, {counted(self.slots, 'run')} at once"
 
     def submit(self, order: Order) -> Future[Outcome]:
         return self._threads.submit(self._ask, order)

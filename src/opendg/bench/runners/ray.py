@@ -13,7 +13,7 @@ from typing import Any
 
 from opendg.bench.runners import Died
 from opendg.bench.work import Order, Outcome
-from opendg.errors import OpenDGError
+from opendg.errors import OpenDGError, counted
 
 
 class RayRunner:
@@ -42,7 +42,8 @@ class RayRunner:
             raise OpenDGError(fault)
         options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": self._share, "max_retries": 0}
         self._task = ray.remote(_perform).options(**options)
-        self.told = f"a Ray cluster of {int(has.get('CPU', 0))} CPUs and {int(has.get('GPU', 0))} GPUs"
+        parts = [counted(int(has.get(kind, 0)), kind) for kind in ("CPU", "GPU")]
+        self.told = f"a Ray cluster of {' and '.join(parts)}"
 
     def _fault(self, cpus: int, jobs: int, gpus: float) -> str | None:
         """More than any node has, which Ray would wait for for ever, or a share of no GPU."""
