@@ -96,11 +96,7 @@ def status(
     place = folder or runs or RUNS
     found = look(place)
     if json_:
-        say(
-            [{"plan": one.plan, "seconds": one.seconds, "runs": [asdict(r) for r in one.runs]} for one in found],
-            "",
-            True,
-        )
+        say([{"plan": one.plan, "seconds": one.seconds, "runs": [asdict(r) for r in one.runs]} for one in found])
         return
     rows = [
         [
@@ -128,7 +124,7 @@ def plans(json_: Json = False) -> None:
     found = {name: load_plan(name) for name in list_plans()}
     rows = [[name, plan.show.kind, plan.title] for name, plan in found.items()]
     if json_:
-        say({name: {"kind": plan.show.kind, "title": plan.title} for name, plan in found.items()}, "", True)
+        say({name: {"kind": plan.show.kind, "title": plan.title} for name, plan in found.items()})
     else:
         table("Plans", ["name", "makes", "of"], rows, "opendg reproduce NAME, or opendg bench run NAME")
 
@@ -188,7 +184,7 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
     counts = dict(Counter(found.states.values()))
     if as_json:
         seconds = {run: estimate.seconds for run, estimate in found.estimates.items()}
-        say({"plan": name, "states": found.states, "seconds": found.seconds, "runs": seconds}, "", True)
+        say({"plan": name, "states": found.states, "seconds": found.seconds, "runs": seconds})
         return
     by_method = Counter(found.methods.values())
     rows = [[method, str(number)] for method, number in by_method.items()]

@@ -52,7 +52,7 @@ def check(
 
     report = check_folder(folder, expected)
     if json_:
-        say(report.to_json(), "", True)
+        say(report.to_json())
     else:
         show(report.to_json())
     if not report.ok:

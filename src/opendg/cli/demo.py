@@ -43,7 +43,7 @@ def command(
         records[method] = evaluate(run.path, scores="cls,bcls", device=device)
     draw_oscr([folder / method for method in METHODS], folder / "oscr.png")
     if json_:
-        say({"runs": str(folder), "records": records}, "", True)
+        say({"runs": str(folder), "records": records})
     else:
         _show(records, target, folder)
 

@@ -44,7 +44,7 @@ def command(
     record = evaluate(run, scores=score, weights=weights, root=root, device=device, on_bad_image=on_bad_image)
     drawn = draw_oscr([run], figure) if figure is not None else []
     if json_:
-        say(record, "", True)
+        say(record)
     else:
         show(record)
     tell_left_out(missed(record), "the evaluation")

@@ -76,6 +76,6 @@ def _list(
     if not rows:
         raise unknown_name(what, pattern, there)
     if json_:
-        say(rows, "", True)
+        say(rows)
     else:
         table(f"{what.capitalize()}s", columns, [[str(row[column]) for column in columns] for row in rows], note)

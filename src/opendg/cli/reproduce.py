@@ -97,7 +97,7 @@ def show(made: Product, as_json: bool) -> None:
     from opendg.bench.render import block, columns, heading, markdown_table
 
     if as_json:
-        say({"files": [str(path) for path in made.files]}, "", True)
+        say({"files": [str(path) for path in made.files]})
         return
     for one in made.tables:
         typer.echo("\n".join([one.title, *one.header]) + "\n")

@@ -75,8 +75,8 @@ def tell_left_out(keys: Iterable[str], of: str) -> None:
         typer.echo(f"{some} left out of {of}{first} {named[0]}.", err=True)
 
 
-def say(values: Any, text: str, as_json: bool) -> None:
-    """Results: JSON for machines, text for people."""
+def say(values: Any, text: str = "", as_json: bool = True) -> None:
+    """Results: JSON for machines, or in its place text for people."""
     typer.echo(json.dumps(values, indent=2) if as_json else text)
 
 

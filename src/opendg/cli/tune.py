@@ -161,8 +161,7 @@ def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None
     best, config = search.best(score), search.folder / "best.toml"
     if json_:
         say({"config": str(config), "best": best.number, "score": score, "folder": str(search.folder),
-             "oscr": best.value(score), "pace": best.pace, "values": facts["fixed"] | best.values},
-            "", True)  # fmt: skip
+             "oscr": best.value(score), "pace": best.pace, "values": facts["fixed"] | best.values})  # fmt: skip
         return
     held = [fold["held"] for fold in facts["folds"]]
     rows = [
@@ -210,7 +209,7 @@ def _combined(searches: list[Search], out: Path | None, score: str | None, json_
     if json_:
         listed = [{"trial": p.trial.number, "mean_rank": p.mean_rank, "mean_oscr": _oscr(p)} for p in places]
         say({"config": str(out), "best": best.trial.number, "values": best.trial.values, "note": NOTE,
-             "trials": listed}, "", True)  # fmt: skip
+             "trials": listed})  # fmt: skip
         return
     targets = list(best.ranks)
     columns = ["trial", *_names(best.trial.values), *(f"rank {name}" for name in targets), "mean rank", "mean OSCR"]
