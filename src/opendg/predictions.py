@@ -20,10 +20,10 @@ from opendg.data.augment import prepare
 from opendg.data.index import Index
 from opendg.data.store import Store
 from opendg.errors import OpenDGError
+from opendg.models.modes import evaluating
 
 if TYPE_CHECKING:
     from opendg.models.classifier import Classifier
-from opendg.models.modes import evaluating
 
 UNKNOWN = -1
 ARRAYS = {  # kind of values, and how many dimensions
@@ -50,7 +50,7 @@ class Predictions:
     label: NDArray[np.int64]  # number of its class among the known ones, UNKNOWN (-1) when it is of none
     features: NDArray[np.float32]  # (n, d) pooled features
     logits: NDArray[np.float32]  # (n, K) closed-set head
-    ova: NDArray[np.float32] | None  # (n, 2, K) one-vs-all head: channel 0 "not this class", channel 1 "this class"
+    ova: NDArray[np.float32] | None = None  # (n, 2, K) one-vs-all head: channel 0 "not this class", 1 "this class"
 
     def __len__(self) -> int:
         return len(self.label)
@@ -70,8 +70,7 @@ class Predictions:
 
     def take(self, rows: NDArray[Any]) -> Predictions:
         """The chosen rows (a mask or numbers)."""
-        taken = {name: array[rows] for name, array in self._arrays().items()}
-        return Predictions(**({"ova": None} | taken))
+        return Predictions(**{name: array[rows] for name, array in self._arrays().items()})
 
     def pack(self) -> bytes:
         """As the bytes of an .npz file without pickles."""
@@ -97,7 +96,7 @@ class Predictions:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Predictions:
         """Of the arrays that `pack` writes, by name; a ValueError, TypeError or AttributeError if they are others."""
-        found = cls(**({"ova": None} | dict(arrays)))
+        found = cls(**arrays)
         _check_arrays(found)
         return found
 
@@ -148,4 +147,4 @@ def predict_rows(
     outputs: dict[str, Any] = predict(classifier, lambda a, b: store.tensor(rows[a:b]), len(rows), device)
     keys = np.array([index.keys[row] for row in rows], dtype=np.str_)
     domain = np.array(index.domains, dtype=np.str_)[index.domain[rows]]
-    return Predictions(keys, domain, labels[rows], **({"ova": None} | outputs))
+    return Predictions(keys, domain, labels[rows], **outputs)

@@ -114,7 +114,7 @@ class Recognizer:
         tensor = torch.from_numpy(pixels)
         arrays: dict[str, Any] = predict(self.classifier, lambda a, b: tensor[a:b], len(pixels), self.device)
         blank = np.full(len(pixels), "", dtype=np.str_)
-        return Predictions(blank, blank, np.full(len(pixels), UNKNOWN), **({"ova": None} | arrays))
+        return Predictions(blank, blank, np.full(len(pixels), UNKNOWN), **arrays)
 
     def _source(self, run: Run, score: str) -> Predictions:
         try:
