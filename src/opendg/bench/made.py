@@ -85,9 +85,7 @@ class Made:
         self, results: Sequence[Result], home: Path, out: Path, root: Path | None = None, device: str = "auto"
     ) -> Product:
         """The table or figure, into `out`."""
-        return produce(
-            self.plan_of(home), results, out, take=self.take, notes=self.said, root=root, device=device
-        )  # fmt: skip
+        return produce(self.plan_of(home), results, out, take=self.take, notes=self.said, root=root, device=device)
 
 
 def make_into(

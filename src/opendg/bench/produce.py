@@ -97,9 +97,7 @@ def by_table(plan: Plan, results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _rotating(plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str]) -> Product:
-    table = rotating_table(
-        plan.name, results, plan.title, plan.methods, plan.show.metrics, plan.scores, notes
-    )  # fmt: skip
+    table = rotating_table(plan.name, results, plan.title, plan.methods, plan.show.metrics, plan.scores, notes)
     paired = comparisons(table.rows, "oscr")
     write_json(out / f"{plan.name}-comparisons.json", [asdict(one) for one in paired])
     files = [*write_table(table, out, extra=comparison_lines(paired)), out / f"{plan.name}-comparisons.json"]

@@ -34,7 +34,7 @@ DEFAULT_ITERATIONS = 1000  # of a trial
 
 def tune(
     method: str, data: str, target: str | Sequence[str], *, trials: int = 8, report: Report | None = None, **asked: Any
-) -> Search:  # fmt: skip
+) -> Search:
     """Search the settings of a method for a target that is not opened; go on with the search where it was stopped.
 
     `asked` is what `prepare` takes.

@@ -207,9 +207,7 @@ class Tuner:
             self.trained[fold.held] = (_of_training(asked), run)
             yield fold.held, self._measure(number, fold, asked)
 
-    def _train(
-        self, number: int, fold: Fold, asked: dict[str, Any], report: Report
-    ) -> tuple[Run, Iterator[int]]:  # fmt: skip
+    def _train(self, number: int, fold: Fold, asked: dict[str, Any], report: Report) -> tuple[Run, Iterator[int]]:
         """A fold's run. It forgets its starting weights: what share of them is best can be seen afterwards."""
         if fold.held in self.trained:
             shutil.rmtree(self.trained.pop(fold.held)[1].path)

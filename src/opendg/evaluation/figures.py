@@ -56,9 +56,7 @@ def check_figure(path: Path) -> None:
         raise OpenDGError(f"The folder {str(path.parent)!r} of the figure may not be written to: choose another.")
 
 
-def oscr_figure(
-    curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: Path, title: str = ""
-) -> list[Path]:  # fmt: skip
+def oscr_figure(curves: Mapping[str, tuple[ArrayLike, ArrayLike, float]], path: Path, title: str = "") -> list[Path]:
     """Right answers on known images against accepted unknown ones: a label -> (fpr, ccr, area) of `oscr_curve`."""
     with _figure(path, title) as (figure, axes, written):
         for (label, (fpr, ccr, area)), style in zip(curves.items(), _lines(), strict=False):
