@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from opendg.data.augment import prepare
-from opendg.data.index import Index
+from opendg.data.index import Index, Rows
 from opendg.data.store import Store
 from opendg.errors import OpenDGError
 from opendg.models.modes import evaluating
@@ -140,7 +140,7 @@ def predict(
 
 
 def predict_rows(
-    classifier: Classifier, store: Store, index: Index, labels: NDArray[np.int64], rows: NDArray[np.int64],
+    classifier: Classifier, store: Store, index: Index, labels: NDArray[np.int64], rows: Rows,
     device: torch.device,
 ) -> Predictions:  # fmt: skip
     """Predictions for rows of an Index, in this order. `labels` are those of a Split."""

@@ -13,10 +13,8 @@ from typing import Protocol as Shape
 import numpy as np
 from numpy.typing import NDArray
 
-from opendg.data.index import NO_PART, TRAIN, VAL, Index
+from opendg.data.index import NO_PART, TRAIN, VAL, Index, Rows
 from opendg.errors import OpenDGError, refuse_doubles, typed, unknown_name
-
-Rows = NDArray[np.int64]
 
 ANSWERS = ("unknown", "error")  # of `opendg predict`, beside the known classes
 KINDS = {

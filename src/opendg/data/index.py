@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from opendg.errors import OpenDGError
 
+Rows = NDArray[np.int64]  # of an Index: some of its images, by number
+
 NO_PART, TRAIN, VAL = 0, 1, 2  # what the layout or the official lists say of an image
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from opendg.data.content import Images
 from opendg.data.decode import BrokenImage, decode
-from opendg.data.index import Index
+from opendg.data.index import Index, Rows
 from opendg.data.pixels import Domain, DomainCache, check_room, header_sizes
 from opendg.data.progress import bar
 from opendg.data.workers import Workers
@@ -22,7 +22,6 @@ from opendg.errors import OpenDGError
 if TYPE_CHECKING:
     import torch
 
-Rows = NDArray[np.int64]
 INPUT = (224, 224)  # of most networks
 CHUNK = 256  # images on their way to a device
 

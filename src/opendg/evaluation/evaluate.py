@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from opendg.data.index import Index
+from opendg.data.index import Index, Rows
 from opendg.data.store import Store
 from opendg.errors import OpenDGError
 from opendg.evaluation.thresholds import evaluate_score
 from opendg.methods.registry import METHODS
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions, predict_rows
-from opendg.protocol import Rows, Split, manifest
+from opendg.protocol import Split, manifest
 from opendg.runs.directory import Run
 from opendg.runs.files import write_atomic, write_json
 from opendg.runs.names import evaluation_file

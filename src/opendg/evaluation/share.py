@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from opendg.data.index import Rows
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import predict_split
 from opendg.predictions import Predictions
-from opendg.protocol import Rows
 from opendg.runs.directory import Run
 from opendg.runs.restore import choose_weights
 from opendg.runs.scores import fit_scores

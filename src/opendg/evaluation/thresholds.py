@@ -11,10 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from opendg.errors import OpenDGError
 from opendg.evaluation import metrics
-from opendg.scores.base import Score
+from opendg.scores.base import Floats, Score
 from opendg.scores.registry import make_score
-
-Floats = NDArray[np.float64]
 
 
 class Seen(NamedTuple):

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from opendg.data.augment import prepare
-from opendg.data.index import Index
+from opendg.data.index import Index, Rows
 from opendg.data.store import Store
 from opendg.episodes import Pool, Task
 from opendg.models.classifier import Classifier
@@ -43,7 +42,7 @@ class SourceSurvey:
         rows = self.rows["train"][self.pool.draw(task, random)]
         return self._prepared(rows), torch.from_numpy(self.labels[rows]).to(self.device)
 
-    def _prepared(self, rows: NDArray[np.int64]) -> Tensor:
+    def _prepared(self, rows: Rows) -> Tensor:
         shown = self.classifier.backbone.input
         mean, std = (torch.tensor(values, device=self.device) for values in (shown.mean, shown.std))
         return prepare(self.store.tensor(rows, device=str(self.device)), shown.size, mean, std)
