@@ -43,6 +43,7 @@ class Grid:
         self.cells, self.site, self.runner, self.report = cells, site, runner, report
         self.ledger = Ledger(Path(site.runs))
         self.tried = {name: self.ledger.read(name).ended for name in cells}
+        self.kinds = {name: cell.kind for name, cell in cells.items()}
         self.ended: dict[str, str] = {}
         self.waiting: deque[str] = deque()
         self.flying: dict[Future[Outcome], str] = {}
@@ -72,35 +73,40 @@ class Grid:
 
     def _launch(self) -> None:
         """Give the runner what it has room for; runs that others hold are looked at again later."""
-        now = time.monotonic()
-        ready = [name for name in self.waiting if now >= self.not_before.get(name, 0.0)]
+        now, ready = time.monotonic(), dict[str, deque[tuple[int, str]]]()  # by kind, with their places in the line
+        for place, name in enumerate(self.waiting):
+            if now >= self.not_before.get(name, 0.0):
+                ready.setdefault(self.kinds[name], deque()).append((place, name))
+        busy = Counter(self.kinds[name] for name in self.flying.values())
         while ready and len(self.flying) < self.runner.slots:
-            name = self._next(ready)
-            ready.remove(name)
+            name = self._next(ready, busy)
             self.waiting.remove(name)
-            cell = self.cells[name]
+            cell, kind = self.cells[name], self.kinds[name]
             state = self.ledger.state(name, cell.scores)
             if state == "running":
                 self._defer(name)
             elif state == "done" or (state == "failed" and self.ledger.read(name).failed_since(self.tried[name])):
                 self.ended[name] = state  # by another runner, meanwhile
             else:
-                order = Order(name, cell, self.site, self.alike[cell.kind], self.tried[name])
+                order = Order(name, cell, self.site, self.alike[kind], self.tried[name])
                 self.flying[self.runner.submit(order)] = name
+                busy[kind] += 1
         self.left.clear()
 
-    def _next(self, ready: list[str]) -> str:
+    def _next(self, ready: dict[str, deque[tuple[int, str]]], busy: Counter[str]) -> str:
         """One of the kind that a free worker was at, whose compiled step it can use; else of the kind least at work."""
-        busy = Counter(self.cells[name].kind for name in self.flying.values())
-        name = min(ready, key=lambda name: (self.cells[name].kind not in self.left, busy[self.cells[name].kind]))
+        kind = min(ready, key=lambda kind: (kind not in self.left, busy[kind], ready[kind][0]))
         with suppress(ValueError):
-            self.left.remove(self.cells[name].kind)
+            self.left.remove(kind)
+        _, name = ready[kind].popleft()
+        if not ready[kind]:
+            del ready[kind]
         return name
 
     @cached_property
     def alike(self) -> dict[str, int]:
         """For each kind, how many runs of it one worker will make, if they share them evenly."""
-        kinds = Counter(self.cells[name].kind for name in self.cells if name not in self.ended)
+        kinds = Counter(kind for name, kind in self.kinds.items() if name not in self.ended)
         return {kind: min(count, ceil(count * len(kinds) / self.runner.slots)) for kind, count in kinds.items()}
 
     def _defer(self, name: str) -> None:
@@ -108,7 +114,7 @@ class Grid:
         self.waiting.append(name)
 
     def _land(self, name: str, future: Future[Outcome]) -> None:
-        self.left.append(self.cells[name].kind)
+        self.left.append(self.kinds[name])
         try:
             outcome = future.result()
         except Died as error:
