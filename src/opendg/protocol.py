@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 from typing import Protocol as Shape
@@ -60,7 +60,7 @@ class Protocol:
 
     def to_json(self) -> dict[str, Any]:
         """`left_out` is said where there is some: what a run is named by stays the same for all others."""
-        return {name: value for name, value in asdict(self).items() if value or name != "left_out"}
+        return {name: value for name, value in vars(self).items() if value or name != "left_out"}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Protocol:

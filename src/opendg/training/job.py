@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ class Job:
     notes: tuple[str, ...] = ()  # what the config says of its settings
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"protocol": self.protocol.to_json(), "notes": list(self.notes)}
+        parts = {"protocol": self.protocol.to_json(), "recipe": self.recipe.to_json(), "notes": list(self.notes)}
+        return vars(self) | parts
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
