@@ -19,6 +19,8 @@ def with_lists(index: Index, entry: Dataset, home: Path) -> Index:
     A line of a list is `domain/class/file label`; the path may hold blanks, and labels count from 1 in the order of the
     class names. A listed image that is not there is passed over: `check` compares the counts.
     """
+    if not entry.lists:
+        return index
     row_of = {key: row for row, key in enumerate(index.keys)}
     part, listed_in = index.part.copy(), dict[int, Path]()
     for pattern, value in entry.lists.items():
