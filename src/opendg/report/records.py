@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,13 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Found], list[str]]:
     for path in map(Path, paths):
         if not path.exists():
             raise OpenDGError(f"There is no {str(path)!r}: give run directories, or folders that hold runs or records.")
-        for file in _files(path):
+        files = [path] if path.is_file() else list(json_files(path))
+        for file in files:
             try:
                 found += _read(file, _name(file, path))
             except OpenDGError as error:
                 left_out.append(str(error))
-        left_out += _not_evaluated(path) + _searches(path)
+        left_out += _not_evaluated(files) + _searches(files, path)
     found.sort(key=lambda each: each.predictions is None)
     once = {each.content: each for each in reversed(found)}
     if not once:
@@ -66,12 +68,8 @@ def _order(found: Found) -> tuple[Any, ...]:
     return (*(found.entry[name] for name in names), found.entry["seed"] or 0, str(found.file))
 
 
-def _files(path: Path) -> Iterator[Path]:
-    return iter([path]) if path.is_file() else json_files(path)
-
-
-def _not_evaluated(path: Path) -> list[str]:
-    runs = [file.parent for file in _files(path) if file.name == "run.json"]
+def _not_evaluated(files: Sequence[Path]) -> list[str]:
+    runs = [file.parent for file in files if file.name == "run.json"]
     return [
         f"{run.name} is not evaluated yet: try `opendg evaluate {typed(run)}`."
         if (run / WEIGHTS["selected"]).exists()
@@ -81,8 +79,8 @@ def _not_evaluated(path: Path) -> list[str]:
     ]
 
 
-def _searches(path: Path) -> list[str]:
-    found = [file for file in _files(path) if file.name == SEARCH and file.parent != path]
+def _searches(files: Sequence[Path], path: Path) -> list[str]:
+    found = [file for file in files if file.name == SEARCH and file.parent != path]
     some = counted(len(found), "search for settings is", "searches for settings are")
     return [f"{some} left out: give the folder of one to see its trials."] * bool(found)
 
@@ -164,19 +162,20 @@ def name_variants(entries: Iterable[Entry]) -> None:
     from opendg.bench.header import adds_head  # it knows the methods, and with them torch
 
     groups: dict[str, int] = {}
-    protocols: dict[str, list[Entry]] = {}
+    protocols: dict[str, list[tuple[Entry, dict[str, str]]]] = {}
     for entry in entries:
-        protocols.setdefault(entry["protocol"], []).append(entry)
+        protocols.setdefault(entry["protocol"], []).append((entry, _facts(entry)))
     for own in protocols.values():
-        facts = [_facts(entry) for entry in own]
-        several = len({entry["backbone"] for entry in own}) > 1
-        for entry, mine in zip(own, facts, strict=True):
-            same = [other for each, other in zip(own, facts, strict=True) if each["method"] == entry["method"]]
-            head = {"ova"} if adds_head(entry["method"], mine.get("ova") == "true") else set()
-            differ = [key for key in mine if key in head or any(other.get(key) != mine[key] for other in same)]
-            words = [mine[key] if key == "selection" else f"{key}={mine[key]}" for key in differ]
+        several = len({entry["backbone"] for entry, _ in own}) > 1
+        of_method = Counter(entry["method"] for entry, _ in own)
+        having = Counter((entry["method"], fact) for entry, facts in own for fact in facts.items())
+        for entry, facts in own:
+            method = entry["method"]
+            head = {"ova"} if adds_head(method, facts.get("ova") == "true") else set()
+            differ = [fact for fact in facts.items() if fact[0] in head or having[method, fact] < of_method[method]]
+            words = [value if key == "selection" else f"{key}={value}" for key, value in differ]
             entry["variant"] = ", ".join(words + ([entry["backbone"]] if several else []))
-            whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(mine.items()))
+            whole = json.dumps([entry[key] for key in ("protocol", "method", "backbone")] + sorted(facts.items()))
             entry["group"] = groups.setdefault(whole, len(groups))
 
 
