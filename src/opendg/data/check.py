@@ -117,9 +117,8 @@ def _unsayable(what: str, names: Sequence[str]) -> list[str]:
 
 def _passed_over(root: Path, index: Index) -> list[str]:
     """What lies there and is not read, though somebody may think that it is: other kinds, other places, archives."""
-    taken = set(index.keys)
     found = [key.removeprefix("/") for key, _ in walk(root, "")]
-    loose = [key for key in found if is_image(key.rpartition("/")[2]) and key not in taken]
+    loose = [key for key in found if is_image(key.rpartition("/")[2]) and key not in index.row_of]
     others = [key for key in found if key.lower().endswith(UNREAD)]
     packed = [key for key in found if "/" not in key and key.lower().endswith(ARCHIVES) and not key.endswith(".tar")]
     told = {
@@ -132,8 +131,8 @@ def _passed_over(root: Path, index: Index) -> list[str]:
 
 def _leaks(index: Index, repeats: list[list[str]]) -> list[str]:
     """Copies of an image that may be trained on and validated with."""
-    part = dict(zip(index.keys, index.part.tolist(), strict=True))
-    leaking = [group for group in repeats if {part[key] for key in group} not in ({TRAIN}, {VAL})]
+    parts = [{int(index.part[index.row_of[key]]) for key in group} for group in repeats]
+    leaking = [group for group, of in zip(repeats, parts, strict=True) if of not in ({TRAIN}, {VAL})]
     if not leaking:
         return []
     return [

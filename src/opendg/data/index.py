@@ -72,6 +72,11 @@ class Index:
         np.add.at(table, (self.domain, self.label), 1)
         return table
 
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of each key."""
+        return {key: row for row, key in enumerate(self.keys)}
+
     def place(self, row: int) -> Place:
         return Place(self.keys[row], self.files[row], int(self.offset[row]), int(self.size[row]))
 

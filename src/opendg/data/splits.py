@@ -21,13 +21,12 @@ def with_lists(index: Index, entry: Dataset, home: Path) -> Index:
     """
     if not entry.lists:
         return index
-    row_of = {key: row for row, key in enumerate(index.keys)}
     part, listed_in = index.part.copy(), dict[int, Path]()
     for pattern, value in entry.lists.items():
         for path in sorted([*home.glob(pattern), *home.glob(f"*/{pattern}")]):
             for line, key, label in _lines(path):
                 _check_label(entry, path, line, key, label)
-                row = row_of.get(key)
+                row = index.row_of.get(key)
                 if row is None:
                     continue
                 if part[row] not in (NO_PART, value) and row in listed_in:

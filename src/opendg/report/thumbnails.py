@@ -15,12 +15,13 @@ from opendg.data.content import image_digest
 from opendg.data.decode import decode
 from opendg.data.index import Index, Place
 from opendg.errors import OpenDGError
-from opendg.protocol import file_hash
+from opendg.protocol import Protocol, file_hash
 from opendg.runs.directory import Run
 from opendg.training.job import Job
 
 SIDE = 96
 NONE = -1
+Where = tuple[str, Path | None]  # what `open_dataset` is asked for
 
 
 class Thumbnails:
@@ -30,7 +31,8 @@ class Thumbnails:
         self.root = root
         self.images: list[str] = []
         self._numbers: dict[bytes, int] = {}  # digest of an image's bytes -> position in `images`
-        self._opened: dict[tuple[str, Path | None], Index] = {}
+        self._opened: dict[Where, Index] = {}
+        self._files: dict[tuple[Where, Protocol], dict[str, str]] = {}  # see `_hashes`
 
     def of(self, folder: Path, keys: Sequence[str]) -> list[int]:
         """Positions in `images` for the keys of a run's target images; NONE for what cannot be decoded.
@@ -38,8 +40,8 @@ class Thumbnails:
         An OpenDGError says why a run has none at all.
         """
         index = self._find(Run.open(folder))
-        rows = {key: row for row, key in enumerate(index.keys)}
-        return [self._one(index.place(rows[key])) if key in rows else NONE for key in keys]
+        rows = map(index.row_of.get, keys)
+        return [NONE if row is None else self._one(index.place(row)) for row in rows]
 
     def _one(self, place: Place) -> int:
         try:
@@ -71,15 +73,23 @@ class Thumbnails:
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:  # a stranger's run.json
             raise OpenDGError(f"The run does not say where its images are ({type(error).__name__}).") from error
 
-    def _at(self, place: tuple[str, Path | None], job: Job, run: Run) -> Index:
+    def _at(self, place: Where, job: Job, run: Run) -> Index:
         if place not in self._opened:
             self._opened[place] = open_dataset(*place)
         index = self._opened[place]
-        split = job.protocol.apply(index)
-        for part, rows in (("test-known", split.test_known), ("test-unknown", split.test_unknown)):
-            if file_hash(index, rows) != run.manifest["files"][part]:
+        for part, found in self._hashes(place, job.protocol).items():
+            if found != run.manifest["files"][part]:
                 raise OpenDGError(f"The {part} images found are not those of the run: check --root.")
         return index
+
+    def _hashes(self, place: Where, protocol: Protocol) -> dict[str, str]:
+        """Of the target's files, by part of the split; the same for all runs under one protocol."""
+        if (place, protocol) not in self._files:
+            index = self._opened[place]
+            split = protocol.apply(index)
+            tested = {"test-known": split.test_known, "test-unknown": split.test_unknown}
+            self._files[place, protocol] = {part: file_hash(index, rows) for part, rows in tested.items()}
+        return self._files[place, protocol]
 
 
 def shrink(data: bytes, name: str) -> bytes:
