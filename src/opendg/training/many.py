@@ -19,6 +19,7 @@ import torch
 from opendg.data.catalog import open_dataset
 from opendg.errors import OpenDGError, refuse_doubles, require_one
 from opendg.models.backbones import build_backbone
+from opendg.protocol import manifest
 from opendg.runs.directory import Run
 from opendg.training.job import Job, home, make_job, refuse_misspelt
 from opendg.training.lists import names_in
@@ -90,6 +91,7 @@ def _check(
     }
     protocols = dict.fromkeys(job.protocol for job in jobs.values())  # one for all seeds of a target
     splits = {protocol: protocol.apply(index) for protocol in protocols}
+    found = {rule: manifest(rule, index, splits[rule]) for rule in {jobs[path].protocol for path in there}}
     begun = None
     for path, run in there.items():
         job = jobs[path]
@@ -100,7 +102,7 @@ def _check(
             )
         refuse_other_devices(run, asked.get("devices", 1))
         begun = begun or build_backbone(job.backbone, job.weights).start  # the same for all
-        refuse_changed(run, job, index, splits[job.protocol], begun)
+        refuse_changed(run, job, found[job.protocol], begun)
 
 
 def side_by_side(starts: Iterable[Start], lanes: int, device: str = "auto") -> Iterator[Run]:

@@ -138,7 +138,7 @@ def _go_on(run: Run, root: str | Path | None, fabric: Fabric, report: Report | N
     job = Job.from_json(run.config)
     index, split = job.open_data(root)
     classifier = make_classifier(job)
-    refuse_changed(run, job, index, split, classifier.backbone.start)
+    refuse_changed(run, job, manifest(job.protocol, index, split), classifier.backbone.start)
     yield from iterate(run, job, index, split, classifier, fabric, report)
 
 
@@ -159,9 +159,9 @@ def refuse_other_devices(run: Run, devices: int) -> None:
         )
 
 
-def refuse_changed(run: Run, job: Job, index: Index, split: Split, start: str) -> None:
-    """Refuse other images, or other weights to start from (`start` is the hash of those), than the run began with."""
-    if manifest(job.protocol, index, split)["files"] != run.manifest.get("files"):
+def refuse_changed(run: Run, job: Job, found: dict[str, Any], start: str) -> None:
+    """Refuse other images (`found` is their manifest), or other weights to start from (by their hash, `start`)."""
+    if found["files"] != run.manifest.get("files"):
         raise _changed(f"images of {job.data!r}", run)
     if run.config.get("starting_weights", start) != start:
         raise _changed(f"weights {job.weights!r}", run)
