@@ -128,11 +128,6 @@ class Loop:
         return self.tensors() | random
 
     @torch.no_grad()
-    def load(self, saved: dict[str, Tensor]) -> None:
-        for name, tensor in self.tensors().items():
-            if name in saved:
-                tensor.copy_(saved[name])
-
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run."""
         for name in (n for n in checkpoint.tensors if n.startswith("losses.")):
@@ -146,7 +141,8 @@ class Loop:
                 f"The run was started on another kind of device than {self.feed.device.type}: resume it there, with "
                 "--device cpu or --device cuda."
             )
-        self.load(theirs)
+        for name, tensor in mine.items():
+            tensor.copy_(theirs[name])
         for generator, state in states:
             generator.set_state(state)
 
