@@ -77,7 +77,22 @@ class Protocol:
 
     def check(self, index: Index, split: Split) -> None:
         """Refuse a split with a gap that nothing can be trained or tested on."""
-        _refuse_gaps(self, index, split)
+        train = index.domain[split.train]
+        for name in self.sources:
+            if not np.any(train == index.domains.index(name)):
+                raise OpenDGError(
+                    f"Source domain {name!r} has no training image of a known class: leave it out of --sources."
+                )
+        shown = set(split.labels[split.train].tolist())
+        if missing := [name for number, name in enumerate(self.known) if number not in shown]:
+            raise OpenDGError(
+                f"With target {', '.join(self.targets)} no source domain has a training image of the known class "
+                f"{missing[0]!r}: make it unknown, with --unknown {typed(','.join([*self.unknown, *missing]))}."
+            )
+        if not len(split.val):
+            raise OpenDGError("No source domain has a validation image: give a domain and class two images or more.")
+        if not len(split.test_known):
+            raise OpenDGError(f"Target {', '.join(self.targets)} has no image of a known class: choose other classes.")
 
 
 @dataclass(frozen=True)
@@ -258,25 +273,6 @@ def _parts(index: Index, rows: Rows, seed: int) -> NDArray[np.int64]:
         held = round(0.1 * len(drawn)) if len(drawn) >= 10 else int(len(drawn) > 1)
         part[drawn[:held]], part[drawn[held:]] = VAL, TRAIN
     return part
-
-
-def _refuse_gaps(protocol: Protocol, index: Index, split: Split) -> None:
-    train = index.domain[split.train]
-    for name in protocol.sources:
-        if not np.any(train == index.domains.index(name)):
-            raise OpenDGError(
-                f"Source domain {name!r} has no training image of a known class: leave it out of --sources."
-            )
-    shown = set(split.labels[split.train].tolist())
-    if missing := [name for number, name in enumerate(protocol.known) if number not in shown]:
-        raise OpenDGError(
-            f"With target {', '.join(protocol.targets)} no source domain has a training image of the known class "
-            f"{missing[0]!r}: make it unknown, with --unknown {typed(','.join([*protocol.unknown, *missing]))}."
-        )
-    if not len(split.val):
-        raise OpenDGError("No source domain has a validation image: give a domain and class two images or more.")
-    if not len(split.test_known):
-        raise OpenDGError(f"Target {', '.join(protocol.targets)} has no image of a known class: choose other classes.")
 
 
 def file_hash(index: Index, rows: Rows) -> str:
