@@ -39,7 +39,7 @@ ENDS = (0.01, 0.99)
 TAIL = 1e-8  # probabilities nearer to 0 or 1 than this are not told apart
 
 
-def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: str = "auto") -> list[Path]:
+def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: str) -> list[Path]:
     """H against the threshold for every target: on the target, and on the source domains with their unknown images."""
     written = []
     for target in targets(rows):
@@ -48,9 +48,7 @@ def draw_thresholds(rows: Sequence[Row], out: Path, root: Path | None, device: s
     return written
 
 
-def threshold_numbers(
-    rows: Sequence[Row], root: Path | None, device: str = "auto"
-) -> tuple[list[str], list[list[str]]]:
+def threshold_numbers(rows: Sequence[Row], root: Path | None, device: str) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: what the curves of each target reach, and what the rule that sees sources alone does."""
     found = []
     for target in targets(rows):

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from opendg.bench.plan import Plan
-from opendg.bench.produce import FIGURES, Product, caption_of, figure_page, numbers_of, produce, titled
+from opendg.bench.produce import FIGURES, Product, caption_of, figure_page, figure_rows, numbers_of, produce, titled
 from opendg.bench.records import Result, load_records, take_weights
 from opendg.bench.reproduce import asked_for
 from opendg.errors import OpenDGError
@@ -182,7 +182,8 @@ def _texts(page: Path) -> dict[str, bytes]:
     if plan.show.kind in FIGURES:
         pictures = [name for name in PICTURE.findall(page.read_text()) if (page.parent / name).is_file()]
         taken = take_weights(results, made.take)
-        caption, numbers = caption_of(plan, taken, made.said), numbers_of(plan, taken)
+        rows = figure_rows(plan, taken)
+        caption, numbers = caption_of(plan, taken, rows, made.said), numbers_of(plan, rows)
         return {page.name: figure_page(titled(plan, results), pictures, caption, numbers).encode()}
     with TemporaryDirectory() as folder:
         files = made.make(results, page.parent, Path(folder)).files

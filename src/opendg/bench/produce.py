@@ -154,11 +154,11 @@ RULED = {"confusion": ("h@source95",), "thresholds": ("h@source95",)}  # figures
 def _figure(
     plan: Plan, results: Sequence[Result], out: Path, notes: Sequence[str], root: Path | None, device: str
 ) -> Product:
-    drawn = FIGURES[plan.show.kind](figure_rows(plan, results), out, root, device)
-    caption = caption_of(plan, results, notes)
+    rows = figure_rows(plan, results)
+    drawn = FIGURES[plan.show.kind](rows, out, root, device)
+    caption, numbers = caption_of(plan, results, rows, notes), numbers_of(plan, rows, root, device)
     page = out / f"{plan.name}.md"
     pictures = [path.name for path in drawn if path.suffix == ".png"]
-    numbers = numbers_of(plan, results, root, device)
     write_atomic(page, figure_page(plan, pictures, caption, numbers).encode())
     return Product(caption=caption, numbers=numbers, files=[page, *drawn])
 
@@ -173,18 +173,17 @@ def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
     return rows
 
 
-def caption_of(plan: Plan, results: Sequence[Result], notes: Sequence[str]) -> tuple[str, ...]:
+def caption_of(plan: Plan, results: Sequence[Result], rows: Sequence[Row], notes: Sequence[str]) -> tuple[str, ...]:
     """What is said of the figures, from records alone."""
-    rows = kinds(figure_rows(plan, results), plan.methods)
-    header, _ = describe(results, RULED.get(plan.show.kind, ()), rows, said=notes)
+    header, _ = describe(results, RULED.get(plan.show.kind, ()), kinds(rows, plan.methods), said=notes)
     return (SAID[plan.show.kind], *header, *notes)
 
 
-def numbers_of(plan: Plan, results: Sequence[Result], root: Path | None = None, device: str = "auto") -> str:
+def numbers_of(plan: Plan, rows: Sequence[Row], root: Path | None = None, device: str = "auto") -> str:
     """What a figure shows in numbers, as a table of Markdown, where it has some."""
     if plan.show.kind not in NUMBERS:
         return ""
-    return markdown_table(*NUMBERS[plan.show.kind](figure_rows(plan, results), root, device))
+    return markdown_table(*NUMBERS[plan.show.kind](rows, root, device))
 
 
 def figure_page(plan: Plan, pictures: Sequence[str], caption: Sequence[str], numbers: str = "") -> str:
