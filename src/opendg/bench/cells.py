@@ -13,6 +13,7 @@ from typing import Any
 from opendg.data.entries import find
 from opendg.errors import OpenDGError
 from opendg.training.job import NOT_DEFINING, Job
+from opendg.training.lists import as_options
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,8 @@ class Cell:
             "backbone": self.backbone, "weights": self.weights and Path(self.weights).name,
             "recipe": None if self.base == "common" else self.base, **self.recipe, "seed": self.seed,
         }  # fmt: skip
-        words = ["opendg", "train", self.method]
-        for name, value in asked.items():
-            if value is not None:
-                said = ",".join(value) if isinstance(value, list) else str(value)
-                words += [f"--{name.replace('_', '-')}", said]
-        for key, value in self.settings.items():
-            words += ["--set", f"{key}={value}"]
-        return shlex.join(words)
+        settings = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        return shlex.join(["opendg", "train", self.method, *as_options(asked), *settings])
 
 
 def absolute(name: str) -> str:

@@ -22,6 +22,7 @@ from opendg.bench.reproduce import asked_for
 from opendg.errors import OpenDGError
 from opendg.runs.files import make_folder, write_atomic
 from opendg.training.config import read_config
+from opendg.training.lists import as_options
 
 LINE = re.compile(r"^- Made with `(opendg reproduce .*)`, in this folder\.$", re.MULTILINE)
 PICTURE = re.compile(r"^!\[.*\]\((.*)\)$", re.MULTILINE)
@@ -42,9 +43,8 @@ class Made:
     quick: bool = False
 
     def command(self) -> str:
-        given = {"--plan": self.plan, "--take": self.take, "--score": self.score}
-        words = ["opendg", "reproduce", self.name, "--records", self.records, "--out", "."]
-        words += [word for option, value in given.items() if value is not None for word in (option, value)]
+        given = {"records": self.records, "out": ".", "plan": self.plan, "take": self.take, "score": self.score}
+        words = ["opendg", "reproduce", self.name, *as_options(given)]
         words += [word for note in self.notes for word in ("--note", _line(note))]
         return shlex.join(words + [FLAG] * self.quick)
 

@@ -15,6 +15,7 @@ from opendg.cli.options import Text
 from opendg.cli.show import Progress, say, table, tell_left_out
 from opendg.cli.words import domains, known_classes, names, refuse_all_but, refuse_both, require, settings
 from opendg.errors import OpenDGError, require_one
+from opendg.training.lists import as_options
 
 if TYPE_CHECKING:
     from opendg.bench.combine import Place
@@ -177,11 +178,9 @@ def _show(search: Search, data: str, asked: dict[str, Any], json_: bool) -> None
     title = f"{facts['method']} on {facts['dataset']}"
     table(title, ["trial", *_names(best.values), *held, "mean"], rows, note)
     typer.echo(f"Best: trial {best.number}, written to {config}")
-    words = ["opendg", "train", "--config", str(config), "--data", data, "--target", ",".join(facts["targets"])]
-    for name, unasked in AS_ASKED.items():
-        if (value := asked[name]) != unasked:
-            words += [f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, list) else str(value)]
-    typer.echo(f"Next: {shlex.join(words)}")
+    again: dict[str, Any] = {"config": config, "data": data, "target": facts["targets"]}
+    again |= {name: asked[name] for name, unasked in AS_ASKED.items() if asked[name] != unasked}
+    typer.echo(f"Next: {shlex.join(['opendg', 'train', *as_options(again)])}")
 
 
 def _hurried(search: Search) -> str:

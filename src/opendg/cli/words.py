@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from opendg.errors import OpenDGError, refuse_doubles
-from opendg.training.lists import names_in
+from opendg.training.lists import names_in, option
 
 if TYPE_CHECKING:
     from opendg.data.index import Index
@@ -71,7 +71,7 @@ def refuse_idle(context: typer.Context, idle: Collection[str], why: str) -> None
 def refuse_both(context: typer.Context, one: str, other: str) -> None:
     """Refuse two options of which each says what the other does."""
     if _said(context, one) and _said(context, other):
-        raise OpenDGError(f"Give --{one.replace('_', '-')} or --{other.replace('_', '-')}, not both.")
+        raise OpenDGError(f"Give {option(one)} or {option(other)}, not both.")
 
 
 def require(

@@ -9,6 +9,7 @@ from typing import Any
 
 from opendg.data.augment import AUGMENTATIONS
 from opendg.errors import OpenDGError, unknown_name
+from opendg.training.lists import option
 from opendg.training.optim import OPTIMIZERS, SCHEDULES
 
 SELECTIONS = {
@@ -54,7 +55,7 @@ class Recipe:
 
     def _require(self, name: str, good: bool, otherwise: str) -> None:
         if not good:
-            raise OpenDGError(f"--{name.replace('_', '-')} {getattr(self, name)} {otherwise}.")
+            raise OpenDGError(f"{option(name)} {getattr(self, name)} {otherwise}.")
 
     def rule(self, weights: str) -> str:
         """How the `selected` or the `averaged` weights came to be, in words."""
