@@ -26,7 +26,7 @@ from opendg.runs.restore import choose_weights, restore
 from opendg.runs.scores import linear_head, ready_scores
 from opendg.scores.registry import select_scores, usable_scores
 from opendg.training.devices import make_fabric
-from opendg.training.job import Job, checked_on_bad_image
+from opendg.training.job import Job, check_on_bad_image
 
 PLAIN = ("cls", "bcls", "energy", "max-logit")
 
@@ -49,7 +49,8 @@ def evaluate(
         select_scores(scores)  # a name that there is not is told before anything is read
     job = Job.from_json(run.config)
     if on_bad_image is not None:
-        job = replace(job, on_bad_image=checked_on_bad_image(on_bad_image))
+        check_on_bad_image(on_bad_image)
+        job = replace(job, on_bad_image=on_bad_image)
     index, split = job.open_data(root)
     check_manifest(run, manifest(job.protocol, index, split))
     place = make_fabric(device).device

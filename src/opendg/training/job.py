@@ -106,10 +106,9 @@ def _checked(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
     return {field.name: values[field.name] for field in found}
 
 
-def checked_on_bad_image(said: str) -> str:
+def check_on_bad_image(said: str) -> None:
     if said not in ("error", "skip"):
         raise OpenDGError(f"There is no --on-bad-image {said!r}: choose error or skip.")
-    return said
 
 
 def _is_name(data: str) -> bool:
@@ -185,7 +184,7 @@ def make_job(
             f"{made.title} needs {made.min_sources} or more source domains, and {len(rule.sources)} is left "
             f"({', '.join(rule.sources)}): name fewer targets, or use erm."
         )
-    checked_on_bad_image(on_bad_image)
+    check_on_bad_image(on_bad_image)
     name = backbone or (entry.backbone if entry else "resnet18.tv_in1k")
     start = weights or ("none" if name == "convnet" else "imagenet")
     start = start if start in ("imagenet", "none") else _absolute(start)
