@@ -35,12 +35,12 @@ def refuse_doubles(what: str, named: Sequence[object]) -> None:
             raise OpenDGError(f"The {what} {one!r} is named twice: name it once.")
 
 
-def near(name: str, choices: Iterable[str], most: int = 3) -> list[str]:
-    """The choices that begin with `name`, then those closest in spelling, case set aside."""
+def near(name: str, choices: Iterable[str]) -> list[str]:
+    """Three choices at most: those that begin with `name`, then those closest in spelling, case set aside."""
     by_lower, lower = {choice.lower(): choice for choice in choices}, name.lower()
     begun = [choice for choice in by_lower if name and choice.startswith(lower)]
-    close = difflib.get_close_matches(lower, by_lower, n=most, cutoff=0.5)
-    return [by_lower[match] for match in dict.fromkeys(sorted(begun, key=len) + close)][:most]
+    close = difflib.get_close_matches(lower, by_lower, n=3, cutoff=0.5)
+    return [by_lower[match] for match in dict.fromkeys(sorted(begun, key=len) + close)][:3]
 
 
 def unknown_name(what: str, name: str, choices: Iterable[str], where: str = "") -> OpenDGError:

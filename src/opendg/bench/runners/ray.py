@@ -15,6 +15,8 @@ from opendg.bench.runners import Died
 from opendg.bench.work import Order, Outcome
 from opendg.errors import OpenDGError, counted
 
+PATIENCE = 5.0  # seconds for a cluster to answer
+
 
 class RayRunner:
     """Ray queues what does not fit yet. A task whose worker or node dies is given back as Died and submitted anew:
@@ -77,12 +79,12 @@ def settle(answer: Future[Outcome], ended: Future[dict[str, Any]]) -> None:
         answer.set_exception(Died(": ".join(words)))
 
 
-def answers(address: str | None, patience: float = 5.0) -> None:
+def answers(address: str | None) -> None:
     """Refuse HOST:PORT where nothing listens: Ray itself goes on trying for minutes, and says so at length."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         try:
-            socket.create_connection((host.strip("[]"), int(port)), patience).close()
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
         except (OSError, OverflowError) as error:
             raise no_cluster(address) from error
 
