@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ class Clock:
 
     def __init__(self, ledger: Ledger | None = None, benchmarks: Path = BENCHMARKS) -> None:
         self.measured = _measured(ledger) if ledger else {}
+        self.usual = cache(self._usual)  # of many runs each is of one of a few kinds
         self.rows = [row for path in sorted(benchmarks.glob("*.json")) for row in _benchmark(path)]
 
     def run(self, cell: Cell, job: Job) -> Estimate:
@@ -69,10 +71,15 @@ class Clock:
         return Estimate(AROUND + milliseconds / 1000 * job.recipe.batch / 8 * job.recipe.iterations, source)
 
     def of_kind(self, cell: Cell, iterations: int, otherwise: float) -> float:
-        """Seconds by the runs of the same kind in the folder: those of similar length, if there are any."""
-        found = self.measured.get(_kind(cell), [])
+        """Seconds by the runs of the same kind in the folder."""
+        found = self.usual(_kind(cell), iterations)
+        return otherwise if found is None else found
+
+    def _usual(self, kind: tuple[str, ...], iterations: int) -> float | None:
+        """By those of similar length, if there are any; None where no run tells."""
+        found = self.measured.get(kind, [])
         alike = [one for one in found if one.is_like(iterations)] or [one for one in found if one.tells]
-        return median(one.stretched(iterations) for one in alike) if alike else otherwise
+        return median(one.stretched(iterations) for one in alike) if alike else None
 
     def _row(self, job: Job) -> dict[str, Any] | None:
         """The benchmark of this method and architecture with B = 8; of several the one that names most settings."""
