@@ -5,8 +5,15 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from opendg.bench.plan import Plan, parse_plan
 from opendg.bench.work import Order, Outcome, perform
+from opendg.cli import app
+from opendg.errors import OpenDGError
+
+# What makes a search or a run small on the command line.
+FLAGS = ["--unknown", "ring", "--backbone", "convnet", "--augment", "digits", "--batch", "2", "--device", "cpu"]
 
 
 class Inline:
@@ -42,3 +49,10 @@ def signs(tree: Path, more: str = "", methods: str = '[{ method = "erm" }, { met
 
 def plan_of(tree: Path, more: str = "", **options: str) -> Plan:
     return parse_plan("signs", signs(tree, more, **options))
+
+
+def refused(*words: str) -> str:
+    """The sentence with which a command refuses."""
+    said = CliRunner().invoke(app, words)
+    assert isinstance(said.exception, OpenDGError), said.output
+    return str(said.exception)

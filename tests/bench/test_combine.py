@@ -20,10 +20,9 @@ from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
 from opendg.training.config import read_config
+from tests.bench.parts import FLAGS, refused
 
 pytest.importorskip("optuna", reason="needs the extra opendg[tune]")
-
-FLAGS = ["--unknown", "ring", "--backbone", "convnet", "--augment", "digits", "--batch", "2", "--device", "cpu"]
 
 
 def combine(folders: list[Path], out: Path, score: str | None = None) -> list[Place]:
@@ -207,12 +206,6 @@ def ask(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def refused(*words: str) -> str:
-    done = CliRunner().invoke(app, ["tune", *words])
-    assert isinstance(done.exception, OpenDGError), done.output
-    return str(done.exception)
-
-
 def test_from_a_search_for_each_target_to_a_trained_run(tree: Path, tmp_path: Path) -> None:
     budget = ["--trials", "2", "--iterations", "2", "--folds", "1"]
     places = ["--data", str(tree), "--each-target", "ink,wood", "--out", str(tmp_path / "tune")]
@@ -253,9 +246,9 @@ def test_one_search_keeps_its_own_best(tmp_path: Path, monkeypatch: pytest.Monke
     folder, other = (written(tmp_path / "medic" / name, name, [0.5]) for name in ("photo", "sketch"))
     (folder / "best.toml").write_text("its own")
     monkeypatch.chdir(folder)
-    assert "name two or more to combine" in refused("--combine", ".")
+    assert "name two or more to combine" in refused("tune", "--combine", ".")
     assert "is a search with settings of its own: choose another --out" in refused(
-        "--combine", ".", str(other), "--out", "best.toml"
+        "tune", "--combine", ".", str(other), "--out", "best.toml"
     )
     assert Path(ask("tune", "--combine", ".", str(other))["config"]) == tmp_path / "medic" / "best.toml"
     assert (folder / "best.toml").read_text() == "its own"
@@ -263,15 +256,15 @@ def test_one_search_keeps_its_own_best(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_combine_takes_folders_and_little_else(tmp_path: Path) -> None:
     folders = [str(written(tmp_path / name, name, [0.5])) for name in ("a", "b")]
-    said = refused("--combine", *folders, "--data", "nonsense", "--trials", "8", "--score", "cls")
+    said = refused("tune", "--combine", *folders, "--data", "nonsense", "--trials", "8", "--score", "cls")
     assert said.startswith("--data and --trials would be without effect: searches are combined as they were asked for")
-    assert refused("--combine").startswith("--combine needs folders of searches")
-    said = refused("--combine", *folders, "--out", str(tmp_path / "a" / "tune.json" / "x" / "best.toml"))
+    assert refused("tune", "--combine").startswith("--combine needs folders of searches")
+    said = refused("tune", "--combine", *folders, "--out", str(tmp_path / "a" / "tune.json" / "x" / "best.toml"))
     assert "could not be written" in said
 
 
 def test_all_targets_are_checked_before_the_first_search(tree: Path, tmp_path: Path) -> None:
-    words = ["erm", "--data", str(tree), "--out", str(tmp_path / "tune"), *FLAGS, "--iterations", "2"]
+    words = ["tune", "erm", "--data", str(tree), "--out", str(tmp_path / "tune"), *FLAGS, "--iterations", "2"]
     assert "no domain 'wod' in signs: did you mean 'wood'" in refused(*words, "--each-target", "ink,wod")
     assert "The target 'ink' is named twice" in refused(*words, "--each-target", "ink,ink")
     assert refused(*words, "--each-target", "all", "--target", "ink") == "Give --target or --each-target, not both."

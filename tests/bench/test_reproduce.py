@@ -25,7 +25,7 @@ from opendg.bench.reproduce import asked_for, forecast, keep_records, results_of
 from opendg.cli import app
 from opendg.errors import OpenDGError
 from opendg.methods.registry import list_methods
-from tests.bench.parts import Inline, signs
+from tests.bench.parts import Inline, refused, signs
 from tests.bench.results import result
 from tests.tiny import CLASSES, write_tree
 
@@ -203,7 +203,7 @@ def test_an_unfinished_plan_is_a_sentence(finished: Finished) -> None:
 def test_records_of_another_dataset_are_refused(finished: Finished, tmp_path: Path, name: str) -> None:
     """A table that is headed PACS has numbers of PACS."""
     _, runs = finished
-    said = refused(["reproduce", name, "--records", str(runs), "--out", str(tmp_path / "out")])
+    said = refused("reproduce", name, "--records", str(runs), "--out", str(tmp_path / "out"))
     assert "These records are of signs, and" in said
     assert not (tmp_path / "out").exists(), "nothing is left behind"
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_drawn_leaves_nothing_behind(
     plan = tmp_path / "mine.toml"
     plan.write_text(signs(tree, more='[show]\nkind = "oscr"'))
     words = ["reproduce", str(plan), "--records", str(finished[1]), "--out", str(tmp_path / "out"), *more]
-    assert sentence in refused(words)
+    assert sentence in refused(*words)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
@@ -232,7 +232,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tree
     plan.write_text(signs(tree))
     file.touch()
     words = ["reproduce", str(plan), "--runs", str(tmp_path / "runs"), "--out", str(file / "out")]
-    assert "is a file" in refused(words)
+    assert "is a file" in refused(*words)
     assert not (tmp_path / "runs").exists()
 
 
@@ -257,13 +257,13 @@ def test_what_would_fail_in_every_run_is_refused_before_the_first(
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(signs(tree))
     asked = ["mine.toml" if word == "MINE" else word for word in words]
-    assert sentence in refused([*command.split(), *asked, "--device", "cpu"])
+    assert sentence in refused(*command.split(), *asked, "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left behind"
 
 
 def test_a_dry_run_knows_which_backbones_there_are(tmp_path: Path) -> None:
     words = ["bench", "run", "pacs-resnet18", "--runs", str(tmp_path / "runs"), "--backbone", "resnet1818", "--dry-run"]
-    assert "There is no backbone 'resnet1818': did you mean" in refused(words)
+    assert "There is no backbone 'resnet1818': did you mean" in refused(*words)
 
 
 def test_thresholds_of_sources_without_unknown_images_are_refused_before_the_first_run(
@@ -276,15 +276,8 @@ def test_thresholds_of_sources_without_unknown_images_are_refused_before_the_fir
     plan = f'data = "{tree}"\ntargets = ["wood"]\nunknown = ["ring"]\nmethods = [{{ method = "erm" }}]\n'
     Path("mine.toml").write_text(f'{plan}[show]\nkind = "thresholds"\nscore = "cls"')
     words = ["reproduce", "mine.toml", "--device", "cpu", "--iterations", "2", "--backbone", "convnet"]
-    assert "(chalk, ink, neon) have no image of an unknown class, which the threshold figure needs" in refused(words)
+    assert "(chalk, ink, neon) have no image of an unknown class, which the threshold figure needs" in refused(*words)
     assert not Path("runs").exists()
-
-
-def refused(words: list[str]) -> str:
-    """The sentence with which the command refuses."""
-    said = CliRunner().invoke(app, words)
-    assert isinstance(said.exception, OpenDGError), said.output
-    return str(said.exception)
 
 
 def test_another_backbone_than_the_plans_is_in_the_title(finished: Finished) -> None:
