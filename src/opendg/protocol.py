@@ -266,10 +266,10 @@ def _parts(index: Index, rows: Rows, seed: int) -> NDArray[np.int64]:
     """TRAIN or VAL for each row: as the data say, else 90/10 for each domain and class, by the hash of the key."""
     part = index.part[rows].copy()
     free = np.flatnonzero(part == NO_PART)
-    ticket = np.array([hashlib.sha256(f"{seed}:{index.keys[rows[i]]}".encode()).hexdigest() for i in free])
+    tickets = [hashlib.sha256(f"{seed}:{index.keys[row]}".encode()).hexdigest() for row in rows[free]]
     cell = index.domain[rows[free]] * len(index.classes) + index.label[rows[free]]
     ends = np.cumsum(np.unique(cell, return_counts=True)[1])
-    for drawn in np.split(free[np.lexsort((ticket, cell))], ends[:-1]):
+    for drawn in np.split(free[np.lexsort((np.array(tickets, dtype="S64"), cell))], ends[:-1]):
         held = round(0.1 * len(drawn)) if len(drawn) >= 10 else int(len(drawn) > 1)
         part[drawn[:held]], part[drawn[held:]] = VAL, TRAIN
     return part
