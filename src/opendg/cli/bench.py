@@ -52,7 +52,7 @@ def run(
     runs: Runs = RUNS, root: Root = None, weights: Weights = None, seeds: Seeds = None, methods: Methods = None,
     targets: Targets = None, backbone: Backbone = None, iterations: Iterations = None, config: Configs = None,
     jobs: Jobs = 1, on: On = "here", address: Address = None, cpus: Cpus = 1, device: Device = "auto",
-    checkpoint_every: CheckpointEvery = 500, compile: Compile = None, retry_failed: Retry = False,
+    checkpoint_every: CheckpointEvery = 500, compile_: Compile = None, retry_failed: Retry = False,
     dry_run: Dry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Train and evaluate every run of a plan. Finished runs are kept, interrupted ones go on, failed ones are noted.
@@ -71,7 +71,7 @@ def run(
         if dry_run:
             show_forecast(asked.name, forecast(asked, runs, root, jobs, retry_failed), json_)
             return
-        site = site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
+        site = site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile_)
         with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner:
             bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
             states = run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)

@@ -16,7 +16,7 @@ PANELS = {
     ),
     "Search": ("trials", "for_", "folds", "sampler", "combine"),
     "Several runs": ("each_target", "seeds", "methods", "lanes", "jobs", "on", "address", "cpus", "retry_failed"),
-    "Machine": ("device", "devices", "capture", "compile", "compile_", "checkpoint_every", "track"),
+    "Machine": ("device", "devices", "capture", "compile_", "checkpoint_every", "track"),
 }  # fmt: skip
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 

@@ -43,7 +43,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations and one seed, to see the shape.")] = False,
     dry_run: bench.Dry = False, jobs: bench.Jobs = 1, on: bench.On = "here", address: bench.Address = None,
     cpus: bench.Cpus = 1, device: Device = "auto", checkpoint_every: CheckpointEvery = 500,
-    compile: bench.Compile = None, retry_failed: bench.Retry = False, json_: Json = False,
+    compile_: bench.Compile = None, retry_failed: bench.Retry = False, json_: Json = False,
 ) -> None:  # fmt: skip
     """Run what is missing of a table or figure of the paper, then show it beside the published numbers.
 
@@ -72,7 +72,7 @@ def command(
             results = load_records(records)
         else:
             reproduce.check_writable(folder)
-            site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile)
+            site = reproduce.site_of(runs, root, device=device, checkpoint_every=checkpoint_every, compile=compile_)
             with ready(on, runs, jobs=jobs, cpus=cpus, device=device, address=address) as runner:
                 bar.note(f"{asked.name}: on {runner.told}, runs in {runs}")
                 states = reproduce.run_plan(asked, site, runner, retry_failed=retry_failed, report=bar)

@@ -62,7 +62,7 @@ def evaluate(
     val = Predictions.load(run.val_file(which))
     own, usable = METHODS[job.method].score, usable_scores(target, linear_head(classifier))
     names = select_scores(scores, usable) if scores else [name for name in usable if name in (*PLAIN, own)]
-    names += [name for name in evaluated(run, which) if name in usable and name not in names]
+    names += [name for name in recorded_scores(run, which) if name in usable and name not in names]
 
     def source() -> Predictions:
         return predict_split(run, job, classifier, index, split, split.train, place)
@@ -81,7 +81,7 @@ def record_file(run: Run, which: str) -> Path:
     return run.path / evaluation_file(which)
 
 
-def evaluated(run: Run, which: str) -> list[str]:
+def recorded_scores(run: Run, which: str) -> list[str]:
     """The scores of the record that the run has for these weights; none where there is no record, or a damaged one."""
     try:
         return list(json.loads(record_file(run, which).read_text())["scores"])
