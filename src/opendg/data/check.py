@@ -62,7 +62,8 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         except OpenDGError as error:
             problems.append(str(error))
     unreadable, groups = _contents(index, progress)
-    across = {spread: [group for group in groups if _spans_cells(group) is spread] for spread in (True, False)}
+    duplicates = [group for group in groups if _spans_cells(group)]
+    repeats = [group for group in groups if not _spans_cells(group)]
     counts = {
         domain: dict(zip(index.classes, map(int, row), strict=True))
         for domain, row in zip(index.domains, index.counts, strict=True)
@@ -73,10 +74,10 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
     problems += _unsayable("domain", index.domains) + _unsayable("class", index.classes)
     problems += _passed_over(Path(root), index)
     problems += [f"{key} is unreadable: {why}." for key, why in unreadable.items()]
-    problems += [f"The same image {len(group)} times: {', '.join(group)}." for group in across[True][:SHOWN]]
-    if len(across[True]) > SHOWN:
-        problems.append(f"Images in several places beside these {SHOWN}: {len(across[True]) - SHOWN} more.")
-    problems += _leaks(index, across[False])
+    problems += [f"The same image {len(group)} times: {', '.join(group)}." for group in duplicates[:SHOWN]]
+    if len(duplicates) > SHOWN:
+        problems.append(f"Images in several places beside these {SHOWN}: {len(duplicates) - SHOWN} more.")
+    problems += _leaks(index, repeats)
     return Report(
         root=str(root),
         dataset=index.dataset,
@@ -87,8 +88,8 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         train=_part(index, TRAIN),
         val=_part(index, VAL),
         unreadable=unreadable,
-        duplicates=across[True],
-        repeats=across[False],
+        duplicates=duplicates,
+        repeats=repeats,
         problems=problems,
     )
 

@@ -6,7 +6,7 @@ training, which opens the rows of the source domains, touches no file of the tar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Store:
         cls,
         index: Index,
         rows: Rows,
-        on_bad_image: Literal["error", "skip"] | str = "error",
+        on_bad_image: str = "error",
         progress: bool = True,
         size: tuple[int, int] | None = None,
         shown: tuple[int, int] = INPUT,

@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1.2)),
-    (0, (6, 1.5, 1, 1.5)),
-    (0, (8, 2)),
-)  # 5, so pairs repeat late
+# Five, so that pairs of colour and dash repeat late.
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (8, 2)))
 SUFFIXES: dict[str, Any] = {".png": {"dpi": 200}, ".svg": {"metadata": {"Date": None}}}  # with how each is drawn
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # 7 for 6 colours: pairs repeat late here too
 STYLE: Any = {
@@ -220,12 +215,5 @@ def _cells(axes: Axes, shares: NDArray[np.float64]) -> None:
     """The number in each cell; zeros are left out, so that the eye finds the errors."""
     for (row, column), share in np.ndenumerate(shares):
         if share >= 0.005:
-            axes.text(
-                column,
-                row,
-                f"{100 * share:.0f}",
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color="white" if share > 0.55 else "black",
-            )
+            colour = "white" if share > 0.55 else "black"
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
