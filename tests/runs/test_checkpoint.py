@@ -111,6 +111,15 @@ def test_when_all_are_torn_there_is_none(tmp_path: Path) -> None:
     assert len(refused) == 2
 
 
+def test_what_is_torn_pushes_out_nothing_whole(tmp_path: Path) -> None:
+    """A run that began anew as all of its checkpoints were torn: its next one is older than those by its name."""
+    write(tmp_path, 10, 20)
+    for path in tmp_path.glob("*.safetensors"):
+        flip(path, 0)
+    write(tmp_path, 5)
+    assert newest(tmp_path)[0].step == 5
+
+
 def test_a_hash_that_fits_does_not_make_tensors(tmp_path: Path) -> None:
     """A stranger can write the hash as well: what is no safetensors file is still refused."""
     write(tmp_path, 10, 20)

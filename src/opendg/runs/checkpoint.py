@@ -36,14 +36,17 @@ def pack(tensors: dict[str, Tensor]) -> bytes:
 
 
 def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], owner: str) -> None:
-    """Write one checkpoint of the run `owner`; the older ones but one go, once it is safe."""
+    """Write one checkpoint of the run `owner`; the older ones but one go, once it is safe.
+
+    Later ones are torn or foreign, or the run would have gone on from them: they count as none that is kept.
+    """
     folder.mkdir(exist_ok=True)
     data = pack(tensors)
     whole = folder / checkpoint_file(step)
     write_atomic(whole.with_suffix(".safetensors"), data)
     digest = hashlib.sha256(data).hexdigest()
     write_json(whole, {"step": step, "sha256": digest, "run": owner, "facts": facts})
-    for old in sorted(folder.glob(CHECKPOINTS))[:-KEEP]:
+    for old in sorted(path for path in folder.glob(CHECKPOINTS) if path <= whole)[:-KEEP]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
