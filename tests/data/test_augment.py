@@ -54,7 +54,17 @@ def test_names_find_the_papers_settings() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"flip": 1.5}, {"gray": -0.1}, {"hue": 0.6}, {"contrast": -1.0}, {"crop": (0.0, 1.0)}, {"crop": (0.9, 0.8)}],
+    [
+        {"flip": 1.5},
+        {"gray": -0.1},
+        {"hue": 0.6},
+        {"brightness": -0.1},
+        {"contrast": -1.0},
+        {"saturation": -0.1},
+        {"crop": (0.0, 1.0)},
+        {"crop": (0.9, 0.8)},
+        {"ratio": (2.0, 0.5)},
+    ],
 )
 def test_settings_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(OpenDGError, match=next(iter(bad))):
@@ -130,13 +140,20 @@ def test_unchanged_rows_give_the_test_image() -> None:
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(320, 320), (320, 40), (30, 400)])
-def test_large_images_are_reduced_as_for_the_test(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "size"), [((320, 320), (32, 32)), ((320, 40), (32, 32)), ((30, 400), (32, 32)), ((320, 8), (4, 64))]
+)
+def test_large_images_are_reduced_as_for_the_test(shape: tuple[int, int], size: tuple[int, int]) -> None:
     """Fine grain is gray from afar, in training as in the test: without antialiasing it would stay grain."""
     grain = torch.randint(0, 256, (2, *shape, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    trained = Augment(crop=(0.8, 1.0)).apply(grain, rows(2), (32, 32), ZERO, ONE)
-    tested = prepare(grain, (32, 32), ZERO, ONE)
+    trained = Augment(crop=(0.8, 1.0)).apply(grain, rows(2), size, ZERO, ONE)
+    tested = prepare(grain, size, ZERO, ONE)
     assert trained.std() < 2 * tested.std()
+
+
+def test_nothing_dark_comes_in_over_the_edge() -> None:
+    white = torch.full((1, 4, 4, 3), 255, dtype=torch.uint8)
+    assert torch.equal(Augment(crop=(0.8, 1.0)).apply(white, rows(1), (32, 32), ZERO, ONE), torch.ones(1, 3, 32, 32))
 
 
 @pytest.mark.parametrize("setting", [Augment.photo(), Augment.digits(), Augment.none()])
@@ -156,6 +173,14 @@ def test_flip_is_exact() -> None:
     as_they_are = prepare(images, (32, 32), MEAN, STD)
     assert torch.equal(got[1::2], as_they_are[1::2])
     assert torch.equal(got[::2], as_they_are[::2].flip(-1))
+
+
+@pytest.mark.parametrize("setting", [Augment(), Augment(crop=(0.8, 1.0))])
+def test_what_is_off_is_left_out_whatever_is_planned(setting: Augment) -> None:
+    images, plan = pictures(1), rows(1, FLIP=1, BRIGHTNESS=2, CONTRAST=2, SATURATION=2, HUE=0.3, GRAY=1)
+    assert torch.equal(
+        setting.apply(images, plan, (32, 32), MEAN, STD), setting.apply(images, rows(1), (32, 32), MEAN, STD)
+    )
 
 
 @pytest.mark.parametrize("size", [(32, 32), (16, 20), (64, 48)])
@@ -189,6 +214,10 @@ def test_plans_draw_the_named_ranges() -> None:
     assert plan[:, augment.HUE].max() == pytest.approx(0.4, abs=1e-3)
     assert plan[:, augment.FLIP].mean() == pytest.approx(0.5, abs=0.01)
     assert plan[:, augment.GRAY].mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_factor_is_never_below_zero() -> None:
+    assert Augment(brightness=2.0).plan(np.random.default_rng(0), 1000)[:, augment.BRIGHTNESS].min() >= 0
 
 
 def test_what_is_off_is_planned_unchanged() -> None:

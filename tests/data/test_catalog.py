@@ -112,6 +112,26 @@ def test_a_name_is_looked_for_under_the_environment_variable(
     assert open_dataset("digits-dg").dataset == "digits-dg"
 
 
+def test_a_root_goes_before_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENDG_DATA", str(pacs(tmp_path / "theirs", each=1)))
+    assert len(open_dataset("pacs", pacs(tmp_path / "mine", each=3))) == 3 * 28
+
+
+def test_a_folder_may_be_of_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pacs(tmp_path / "mine")
+    assert open_dataset("~/mine").dataset == "pacs"
+
+
+def test_the_built_in_dataset_is_a_name_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("glyphs", "pacs"):
+        assert catalog.is_named(name)
+        (tmp_path / name).mkdir()
+    assert catalog.is_named("glyphs")
+    assert not catalog.is_named("pacs"), "a folder of that name"
+
+
 def refused(sentence: str, data: str, root: Path | None = None) -> None:
     with pytest.raises(OpenDGError, match=sentence):
         open_dataset(data, root)
@@ -131,6 +151,8 @@ def test_a_name_without_a_place() -> None:
 def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     refused(r"PACS is not under .*: expected its domains \(art_painting", "pacs", tmp_path)
     refused("There is no folder .*nowhere", "pacs", tmp_path / "nowhere")
+    write(tmp_path, grid(["photo"], ["dog"]))
+    refused("PACS is not under", "pacs", tmp_path)  # one domain is no dataset
 
 
 @pytest.mark.parametrize("closed", [".", "pacs", "pacs/photo", "pacs/photo/dog"])
@@ -168,10 +190,23 @@ def test_official_lists(tmp_path: Path, place: str) -> None:
         assert part["photo/dog/2.png"] == NO_PART
 
 
+def test_official_lists_beside_the_folder_of_the_domains(tmp_path: Path) -> None:
+    pacs(tmp_path / "PACS" / "kfold")
+    write(tmp_path / "PACS" / "splits", lists(photo_train="photo/dog/0.png 1"))
+    index = open_dataset("pacs", tmp_path)
+    assert index.part[index.keys.index("photo/dog/0.png")] == TRAIN
+
+
 def test_paths_with_blanks_in_a_list(tmp_path: Path) -> None:
     root = write(pacs(tmp_path), {"photo/dog/my dog 1.png": b"?"} | lists(photo_train="photo/dog/my dog 1.png 1"))
     index = open_dataset(str(root))
     assert index.part[index.keys.index("photo/dog/my dog 1.png")] == TRAIN
+
+
+def test_a_list_knows_a_class_in_another_spelling(tmp_path: Path) -> None:
+    root = write(tmp_path, grid(PACS.domains, [name.title() for name in PACS.classes]))
+    index = open_dataset(str(write(root, lists(photo_train="photo/Person/0.png 7"))))
+    assert index.part[index.keys.index("photo/Person/0.png")] == TRAIN
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opendg.data import catalog
 from opendg.data.check import check
-from opendg.data.index import Place
+from opendg.data.index import Index, Place
+from opendg.data.tree import scan
+from opendg.data.workers import Workers
 from opendg.errors import OpenDGError
 from tests.data.trees import encoded, grid, noise, pack, png, write
 
@@ -40,6 +44,34 @@ def test_an_image_that_may_not_be_read_ends_in_one_full_stop(tmp_path: Path, mon
     monkeypatch.setattr(Place, "read", refuse)
     (problem, *_) = check(write(tmp_path, grid(["a"], ["x"])), progress=False).problems
     assert problem == "a/x/0.png is unreadable: a/x/0.png may not be read."
+
+
+def test_an_image_that_has_gone_is_told_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scanned(root: Path) -> Index:
+        index = scan(root)
+        (root / "a/x/0.png").unlink()
+        return index
+
+    monkeypatch.setattr("opendg.data.check.scan", scanned)
+    report = check(write(tmp_path, grid(["a", "b"], ["x"])), progress=False)
+    assert list(report.unreadable) == ["a/x/0.png"]
+    assert "No such file" in report.unreadable["a/x/0.png"]
+
+
+def test_the_order_in_which_workers_are_done_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(3)}
+    write(tmp_path, files | {f"{domain}/x/cut.jpg": domain.encode() for domain in "ab"})
+    report = check(tmp_path, progress=False)
+    assert len(report.duplicates) == 3
+
+    def backwards(self: Workers, function: Any, jobs: list[Any]) -> Iterator[tuple[int, Any]]:
+        return ((number, function(jobs[number])) for number in reversed(range(len(jobs))))
+
+    monkeypatch.setattr("opendg.data.check.JOB", 1)
+    monkeypatch.setattr(Workers, "spread", backwards)
+    again = check(tmp_path, progress=False)
+    assert again == report
+    assert list(again.unreadable) == list(report.unreadable)
 
 
 def test_names_that_look_like_one_are_told(tmp_path: Path) -> None:
@@ -95,12 +127,13 @@ def test_many_images_in_several_places_are_counted(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     files = grid(["a", "b"], ["x"]) | {"a/notes.txt": b"", "a/loose.png": png(70), "top.jpg": png(71)}
-    files |= {f"b/x/{i}.HEIC": b"?" for i in range(5)} | {"c.tar.gz": b"?", "d.TAR": b"?", ".hidden.zip": b"?"}
+    files |= {f"b/x/{i}.HEIC": b"?" for i in range(5)}
+    files |= dict.fromkeys(("c.tar.gz", "d.TAR", "e.zip", ".hidden.zip"), b"?")
     assert check(write(tmp_path, files), progress=False).problems == [
         "Left out, for they lie beside the class folders: a/loose.png, top.jpg.",
         "Left out, for only .jpg, .jpeg, .png, .webp, .bmp, .tif, .tiff, .gif are read: b/x/0.HEIC, b/x/1.HEIC, "
         "b/x/2.HEIC ... (5 in all).",
-        "Left out, for a domain is a folder or an uncompressed .tar: c.tar.gz, d.TAR.",
+        "Left out, for a domain is a folder or an uncompressed .tar: c.tar.gz, d.TAR, e.zip.",
     ]
 
 

@@ -138,6 +138,15 @@ def test_exif_behind_the_pixels_of_a_png() -> None:
     assert close(decode(late, None, "x"), np.rot90(quarters(), -1), 0)
 
 
+@pytest.mark.parametrize("orientation", [0, 9, 300])
+def test_an_orientation_that_there_is_not_turns_nothing(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.fromarray(quarters()), "JPEG", exif=exif, **KINDS["JPEG"])
+    assert image_size(data) == (24, 40)
+    assert close(decode(data, None, "x"), quarters(), 12)
+
+
 def test_damaged_exif_is_no_reason_to_refuse() -> None:
     data = encoded(Image.fromarray(quarters()), "PNG", exif=b"Exif\0\0MM\0*\0\0\0\xffgarbage")
     assert close(decode(data, None, "x"), quarters(), 0)
@@ -164,6 +173,16 @@ def test_a_jpeg_is_not_reduced_by_its_decoder_alone() -> None:
     image = Image.open(io.BytesIO(data))
     full = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR), np.float64)
     assert abs(decode(data, (64, 64), "x") - full).mean() < 2.5  # else 4.1
+
+
+def test_a_turned_jpeg_is_reduced_no_further_than_it_is_wanted() -> None:
+    """What the decoder reduces lies on its side: the width that is wanted is the height there."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = noise(512, 128)
+    full = np.asarray(image.transpose(Image.Transpose.ROTATE_270).resize((16, 64), Image.Resampling.BILINEAR), float)
+    data = encoded(image, "JPEG", quality=95, subsampling=0, exif=exif)
+    assert abs(decode(data, (64, 16), "x") - full).mean() < 1  # else 3.1
 
 
 HUNGRY = """

@@ -96,7 +96,7 @@ class Augment:
         x = _float(images)
         if self.crop is not None:
             x = _resize(x, (min(x.shape[2], 2 * size[0]), min(x.shape[3], 2 * size[1])))
-            x = functional.grid_sample(x, _grid(plan, size), padding_mode="border", align_corners=False)
+            x = functional.grid_sample(x, _grid(plan, size, self.flip > 0), padding_mode="border", align_corners=False)
         else:
             x = _resize(x, size)
             if self.flip:
@@ -168,8 +168,8 @@ def _resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.interpolate(x, size, mode="bilinear", align_corners=False, antialias=True)
 
 
-def _grid(plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where to sample for crop and flip, (n, h, w, 2) in grid_sample's coordinates (-1 to 1).
+def _grid(plan: Tensor, size: tuple[int, int], flips: bool) -> Tensor:
+    """Where to sample for the crop and, if there are any, flips, (n, h, w, 2) in grid_sample's coordinates (-1 to 1).
 
     Written out, because affine_grid multiplies matrices, and TF32 would shift pixels.
     """
@@ -177,7 +177,8 @@ def _grid(plan: Tensor, size: tuple[int, int]) -> Tensor:
     left, top, wide, high, flip = plan[:, : FLIP + 1, None].unbind(1)
     across = (torch.arange(width, device=plan.device) + 0.5) / width
     down = (torch.arange(height, device=plan.device) + 0.5) / height
-    across = torch.where(flip > 0.5, across.flip(0), across)
+    if flips:
+        across = torch.where(flip > 0.5, across.flip(0), across)
     x = 2 * (left + wide * across) - 1
     y = 2 * (top + high * down) - 1
     return torch.stack((x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)), dim=-1)
