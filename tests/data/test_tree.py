@@ -35,6 +35,17 @@ def test_train_and_val_folders(tmp_path: Path) -> None:
     assert index.part.tolist() == [cells[key.rsplit("/", 2)[0]] for key in index.keys]
 
 
+@pytest.mark.parametrize("domain", ["a", "a/train"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_index_knows_where_its_domains_lie(tmp_path: Path, domain: str, packed: bool) -> None:
+    files = grid([domain], ["x"])
+    if packed:
+        pack(tmp_path / "a.tar", files)
+    else:
+        write(tmp_path, files)
+    assert scan(tmp_path).root == tmp_path
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     index = scan(write(tmp_path, grid(["real", "sketch"], ["train", "van"])))
     assert index.classes == ("train", "van")

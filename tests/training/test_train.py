@@ -317,3 +317,11 @@ def test_a_run_among_the_data_is_refused(tree: Path, inside: str) -> None:
     with pytest.raises(OpenDGError, match="would lie in the folder of the data: give another place with --out"):
         opendg.train("erm", data=str(tree), out=tree / inside, **quick())
     assert not (tree / inside).exists()
+
+
+def test_a_run_among_the_domains_of_a_named_dataset_is_refused(tmp_path: Path) -> None:
+    pacs = DATASETS["pacs"]
+    write(tmp_path / "pacs" / "kfold", grid(pacs.domains, pacs.classes, each=4))
+    asked = quick(target="sketch", unknown=None, root=tmp_path, out=tmp_path / "pacs" / "kfold" / "run")
+    with pytest.raises(OpenDGError, match="would lie in the folder of the data"):
+        opendg.train("erm", "pacs", **asked)

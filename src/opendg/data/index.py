@@ -65,6 +65,12 @@ class Index:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def root(self) -> Path:
+        """The folder that the domains lie in."""
+        above = 0 if self.offset[0] else self.keys[0].count("/")
+        return self.files[0].parents[above]
+
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Images per (domain, class)."""

@@ -21,7 +21,7 @@ from opendg.runs.scores import fit_scores
 from opendg.runs.writer import Writer
 from opendg.training.build import make_classifier, make_loop
 from opendg.training.devices import count_devices, make_fabric
-from opendg.training.job import Job, home, make_job, plan, refuse_misspelt
+from opendg.training.job import Job, make_job, plan, refuse_misspelt
 from opendg.training.lists import names_in
 from opendg.training.loop import Loop, check_finite
 from opendg.training.origin import origin
@@ -63,7 +63,7 @@ def start(
     fabric = make_fabric(device, devices)
     classifier = make_classifier(job)
     path = Path(out) if out else default_path(index.dataset, targets, method, job.seed)
-    refuse_inside(path, home(data, None))
+    refuse_inside(path, index.root)
     shown = {
         "backbone": classifier.backbone.name, "input": classifier.backbone.input.to_json(),
         "classes": list(job.protocol.known),
@@ -75,9 +75,9 @@ def start(
     return run, _alone(run, _or_nothing(run, iterate(run, job, index, split, classifier, fabric, report)))
 
 
-def refuse_inside(path: Path, data: Path | None) -> None:
+def refuse_inside(path: Path, data: Path) -> None:
     """A run among the domains of a folder would be taken for one of them."""
-    if data is not None and path.resolve().is_relative_to(data.expanduser().resolve()):
+    if path.resolve().is_relative_to(data.resolve()):
         raise OpenDGError(f"The run {str(path)!r} would lie in the folder of the data: give another place with --out.")
 
 
