@@ -62,6 +62,23 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
     assert newest(tmp_path)[0].step == 20
 
 
+def test_an_old_one_that_lost_its_tensors_goes_as_well(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    (tmp_path / "step-00000010.safetensors").unlink()
+    write(tmp_path, 20, 30)
+    assert not (tmp_path / "step-00000010.json").exists()
+
+
+def test_without_tensors_there_is_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OpenDGError("The disk is full.")
+
+    monkeypatch.setattr("opendg.runs.checkpoint.write_atomic", full)
+    with pytest.raises(OpenDGError, match="full"):
+        write(tmp_path, 10)
+    assert not list(tmp_path.iterdir())
+
+
 def test_there_may_be_none(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path, "mine") == (None, [])
     assert latest_checkpoint(tmp_path / "not there", "mine") == (None, [])

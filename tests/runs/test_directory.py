@@ -233,6 +233,19 @@ def test_finishing_leaves_no_scraps(tmp_path: Path) -> None:
     assert run.load_weights("selected")["w"].tolist() == [1, 1]
 
 
+def test_a_run_without_its_predictions_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, data: bytes) -> None:
+        if path.suffix == ".npz":
+            raise OpenDGError("The disk is full.")
+        write_atomic(path, data)
+
+    run = make(tmp_path / "run")
+    monkeypatch.setattr("opendg.runs.directory.write_atomic", write)
+    with pytest.raises(OpenDGError, match="full"):
+        run.save_weights("selected", {"w": torch.ones(2)}, some_predictions())
+    assert not run.finished
+
+
 @pytest.mark.parametrize("ova", [True, False])
 def test_predictions_survive_a_file(tmp_path: Path, ova: bool) -> None:
     before = some_predictions(ova=ova)

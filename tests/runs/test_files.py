@@ -33,6 +33,19 @@ def test_what_a_kill_would_leave_is_found_by_the_sweep(tmp_path: Path, monkeypat
     assert len(set(seen)) == 2, "each with a name of its own"
 
 
+def test_the_old_file_is_there_until_the_new_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, replace = tmp_path / "one.json", Path.replace
+    path.write_bytes(b"old")
+
+    def replacing(new: Path, old: Path) -> Path:
+        assert (new.read_bytes(), old.read_bytes()) == (b"new", b"old")
+        return replace(new, old)
+
+    monkeypatch.setattr(Path, "replace", replacing)
+    write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 def test_others_may_read_what_they_could_read_before(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_atomic(tmp_path / "written", b"")
