@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,15 @@ def test_notes_are_the_sentences_above_a_config(tmp_path: Path) -> None:
     assert config.notes == ("Trial 3 of 8: OSCR 0.61, held out in turn: ink.", COMMON)
     _, asked = config.beneath(None, {"lr": None})
     assert asked["notes"] == config.notes
+
+
+def test_a_config_is_utf8_whatever_the_machine_writes(tmp_path: Path) -> None:
+    write_config(tmp_path / "c.toml", Config("erm"), ["Gefunden für Häuser."])
+    script = "import sys; from opendg.training.config import read_config; print(ascii(read_config(sys.argv[1]).notes))"
+    words = [sys.executable, "-X", "utf8=0", "-c", script, str(tmp_path / "c.toml")]
+    environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == ascii(("Gefunden für Häuser.",)) + "\n"
 
 
 def test_notes_are_no_key_of_a_config(tmp_path: Path) -> None:

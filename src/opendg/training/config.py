@@ -53,7 +53,7 @@ class Config:
 def read_config(path: str | Path) -> Config:
     """The Config of a file. What is misspelt or does not fit is refused before anything is spent."""
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
         said = tomllib.loads(text)
     except OSError as error:
         raise OpenDGError(f"The config {str(path)!r} cannot be read ({error.strerror}): give a TOML file.") from error
