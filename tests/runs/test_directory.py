@@ -139,6 +139,36 @@ def test_only_a_run_with_nothing_to_keep_is_discarded(tmp_path: Path) -> None:
     assert Run.open(shared.path).config == shared.config
 
 
+def test_the_other_processes_of_a_run_write_nothing(tmp_path: Path) -> None:
+    run, tensors = make(tmp_path / "run"), {"w": torch.zeros(2)}
+    run.log({"step": 1})
+    run.checkpoint(3, tensors, {})
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    shadow = Run.shadow(run.path, run.config, run.manifest)
+    shadow.log({"step": 2})
+    shadow.rewind_log(0)
+    shadow.checkpoint(4, tensors, {})
+    shadow.amend_manifest(skipped=["a"])
+    shadow.save_score("selected", "openmax", {"mean": np.zeros(2)})
+    shadow.save_weights("selected", tensors, some_predictions())
+    shadow.finish()
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_torn_weights_and_scores_are_a_sentence(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    assert run.load_score("selected", "openmax") is None
+    run.save_weights("selected", {"w": torch.zeros(2)}, some_predictions())
+    run.save_score("selected", "openmax", {"mean": np.arange(6.0).reshape(2, 3).T})
+    assert run.load_score("selected", "openmax")["mean"].tolist() == [[0, 3], [1, 4], [2, 5]]  # type: ignore[index]
+    os.truncate(run.weight_file("selected"), 20)
+    with pytest.raises(OpenDGError, match="The selected weights of .* cannot be read .*: train it again"):
+        run.load_weights("selected")
+    os.truncate(run.score_file("selected", "openmax"), 20)
+    with pytest.raises(OpenDGError, match="'openmax' was fitted to cannot be read .*: delete that file"):
+        run.load_score("selected", "openmax")
+
+
 def test_a_run_that_cannot_be_locked_is_a_sentence(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     (run.path / ".lock").mkdir()
@@ -151,6 +181,7 @@ def test_identity_is_of_what_was_asked_for(tmp_path: Path) -> None:
     assert one.identity == same.identity != other.identity
     one.amend_manifest(image_size=(3, 4))
     assert Run.open(one.path).identity == same.identity
+    assert Run(one.path, dict(reversed(one.config.items())), {}).identity == same.identity
     assert Run.open(one.path).image_size == (3, 4)
 
 

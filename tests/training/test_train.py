@@ -303,6 +303,15 @@ def test_the_input_travels_with_the_weights(tree: Path, tmp_path: Path) -> None:
     assert opendg.load(run.path, device="cpu").scores(tree / "ink" / "bar" / "000.png") != before
 
 
+def test_a_network_comes_back_as_it_was_trained(tree: Path, tmp_path: Path) -> None:
+    """Of three classes and two domains; what its score looks at needs no fitting, so nothing is kept of that."""
+    asked = quick(sources=["chalk", "ink"], precision="bf16")
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
+    made = opendg.load(run.path, device="cpu").classifier
+    assert (made.classes, made.low) == (3, torch.bfloat16)
+    assert not list(run.path.glob("score-*"))
+
+
 def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = opendg.train("erm", data=str(tree), **quick(target="wood, ink", iterations=2, seed=3))
