@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from opendg.data.store import Store
+from opendg.data.tree import scan
 from opendg.errors import OpenDGError
 from opendg.models.classifier import Classifier
-from opendg.predictions import Predictions, predict
+from opendg.predictions import Predictions, predict, predict_rows
 from small import small_backbone
+from tests.tiny import write_tree
 
 CPU = torch.device("cpu")
 
@@ -67,6 +70,7 @@ def test_a_file_brings_back_the_arrays(tmp_path: Path, without: tuple[str, ...])
         ({"logits": np.zeros((4, 3), np.float32)}, r"logits is float32 \(4, 3\)"),
         ({"ova": np.zeros((1, 2, 3), np.float32)}, r"ova is float32 \(1, 2, 3\)"),
         ({"ova": np.zeros((5, 2, 4), np.float32)}, "does not go with logits"),
+        ({"ova": np.zeros((5, 3, 3), np.float32)}, "does not go with logits"),
         ({"features": np.array(["a"] * 5)}, "features is"),
     ],
 )
@@ -104,14 +108,33 @@ def locked() -> bytes:
     return bytes(data)
 
 
+def torn_within() -> bytes:
+    """An .npz file whose first member cannot be unpacked."""
+    data = bytearray(some().pack())
+    start = data.find(b"keys.npy") + len("keys.npy") + int.from_bytes(data[28:30], "little")
+    data[start : start + 4] = b"\xff" * 4
+    return bytes(data)
+
+
+def of_no_arrays() -> bytes:
+    """An .npz file whose members are plain bytes, which have no shape."""
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as written:
+        for name in ("keys", "domain", "label", "features", "logits"):
+            written.writestr(name, b"12345")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     "content",
     [
         locked(),
+        torn_within(),
+        of_no_arrays(),
         with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (100000000000000,)}"),
         with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (5L,"),
     ],
-    ids=["password", "larger than memory", "unfinished header"],
+    ids=["password", "torn within", "no arrays", "larger than memory", "unfinished header"],
 )
 def test_a_strangers_file_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file.npz").write_bytes(content)
@@ -141,3 +164,17 @@ def test_outputs_in_batches_are_those_of_the_network(head: str, training: bool) 
         for name, value in one.items():
             assert value.dtype == np.float32
             np.testing.assert_allclose(value, getattr(expected, name).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_keep_their_order_whatever_it_is(tmp_path: Path) -> None:
+    index = scan(write_tree(tmp_path / "signs", domains=("ink", "wood"), each=2))
+    rows = np.array([13, 2, 9, 0])
+    store = Store.open(index, np.arange(len(index)), progress=False)
+    classifier = Classifier(small_backbone(), 4)
+    together = predict_rows(classifier, store, index, index.label, rows, CPU)
+    assert together.keys.tolist() == [index.keys[row] for row in rows]
+    assert together.domain.tolist() == [key.split("/")[0] for key in together.keys]
+    assert together.label.tolist() == index.label[rows].tolist()
+    for place, row in enumerate(rows):
+        alone = predict_rows(classifier, store, index, index.label, np.array([row]), CPU)
+        np.testing.assert_allclose(together.logits[place], alone.logits[0], rtol=1e-4, atol=1e-5)
