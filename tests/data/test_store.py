@@ -50,6 +50,25 @@ def test_images_are_those_of_the_files_at_their_own_size(tmp_path: Path) -> None
     assert store.tensor(np.array([], dtype=np.int64)).numpy().shape == (0, 12, 16, 3)
 
 
+def test_another_decoder_has_files_of_its_own(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"])))
+    for version in ("1", "2", "2"):
+        monkeypatch.setattr("opendg.data.pixels.DECODER", version)
+        Store.open(index, rows(index), progress=False)
+    assert files(cache) == ["a 12x16", "a 12x16"]
+
+
+@pytest.mark.parametrize("domain", ["[a]*?", "so long a name " * 16], ids=["signs", "long"])
+def test_a_domain_may_have_any_name(tmp_path: Path, cache: Path, domain: str) -> None:
+    index = scan(write(tmp_path / "data", grid([domain], ["x"])))
+    Store.open(index, rows(index), progress=False)
+    (pixels,) = cache.glob("images/*.pixels")
+    scrap = pixels.with_name(f"{pixels.name}.0123.part")  # of a process that was killed
+    pixels.rename(scrap)
+    Store.open(index, rows(index), progress=False)
+    assert not left_over(cache)
+
+
 def test_many_images_over_several_chunks_and_workers(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a", "b"], ["x"], each=350, height=6, width=5)))
     store = Store.open(index, rows(index), progress=False)
