@@ -140,6 +140,15 @@ def test_scores_are_the_confidences(recognizer: Recognizer, tree: Path) -> None:
     assert ((scores >= 0) & (scores <= 1)).all()
 
 
+def test_scores_of_many_images_take_no_more_memory(
+    recognizer: Recognizer, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, seen, outputs = tree / "ink" / "bar" / "000.png", list[int](), recognizer.outputs
+    monkeypatch.setattr(recognizer, "outputs", lambda pixels: seen.append(len(pixels)) or outputs(pixels))
+    assert recognizer.scores(repeat(image, 150)).shape == (150,)
+    assert seen == [64, 64, 22]
+
+
 def test_no_images_no_answers(recognizer: Recognizer) -> None:
     assert recognizer.predict([]) == []
     assert recognizer.scores([]).shape == (0,)

@@ -108,6 +108,12 @@ def test_data_that_have_moved_are_found_by_root(tree: Path, tmp_path: Path) -> N
     assert index.files[0].is_relative_to(moved)
 
 
+def test_data_that_have_moved_home_are_found_there(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_tree(tmp_path / "signs", each=2)
+    assert len(planned(tree).open_data("~/signs")[0]) == 4 * 4 * 2
+
+
 def test_a_run_can_be_opened_from_another_folder(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree.parent)
     job = planned(Path("signs"), weights="file.safetensors", root="somewhere")

@@ -32,6 +32,8 @@ Image = str | Path | bytes | bytearray | memoryview | NDArray[np.uint8]
 ENCODED = (bytes, bytearray, memoryview)
 ONE = (str, PathLike, *ENCODED, np.ndarray, torch.Tensor, IOBase)  # no list of images, though Python can iterate it
 
+BATCH = 64
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -81,17 +83,15 @@ class Recognizer:
         """
         return float(self.score.value(np.array([self._ranked_threshold]))[0])
 
-    def predict(self, images: Image | Iterable[Image], batch: int = 64) -> list[Prediction]:
+    def predict(self, images: Image | Iterable[Image], batch: int = BATCH) -> list[Prediction]:
         """A Prediction for each image: paths, encoded bytes or uint8 arrays (H, W, 3). Broken ones carry an error."""
         return list(self.stream(images, batch))
 
-    def stream(self, images: Image | Iterable[Image], batch: int = 64) -> Iterator[Prediction]:
+    def stream(self, images: Image | Iterable[Image], batch: int = BATCH) -> Iterator[Prediction]:
         """The same, one batch at a time, for folders of any size; no image is asked for before its batch."""
         if batch < 1:
             raise OpenDGError(f"A batch of {batch} images was asked for: give 1 or more.")
-        numbered = enumerate(_each(images))
-        while part := list(islice(numbered, batch)):
-            read = [self._read(image, number) for number, image in part]
+        for read in self._batches(images, batch):
             good = [pixels for _, pixels in read if not isinstance(pixels, str)]
             found = iter(self._decide(np.stack(good)) if good else [])
             for name, pixels in read:
@@ -102,12 +102,12 @@ class Recognizer:
 
     def scores(self, images: Image | Iterable[Image]) -> NDArray[np.float64]:
         """How known each image is, as the score's value (a probability for cls and bcls). Broken images raise."""
-        read = [self._read(image, i) for i, image in enumerate(_each(images))]
-        if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
-            raise OpenDGError(broken[0])
-        if not read:
-            return np.empty(0)
-        return self.score.value(self.score(self.outputs(np.stack([pixels for _, pixels in read]))))
+        found = [np.empty(0)]
+        for read in self._batches(images):
+            if broken := [pixels for _, pixels in read if isinstance(pixels, str)]:
+                raise OpenDGError(broken[0])
+            found.append(self.score.value(self.score(self.outputs(np.stack([pixels for _, pixels in read])))))
+        return np.concatenate(found)
 
     def outputs(self, pixels: NDArray[np.uint8]) -> Predictions:
         """All outputs for decoded images (n, H, W, 3)."""
@@ -135,6 +135,14 @@ class Recognizer:
             (name if score >= self._ranked_threshold else "unknown", name, float(value))
             for name, score, value in zip(closest, scores, values, strict=True)
         ]
+
+    def _batches(
+        self, images: Image | Iterable[Image], batch: int = BATCH
+    ) -> Iterator[list[tuple[str, NDArray[np.uint8] | str]]]:
+        """The images as `_read` gives them, so many at a time: more need not fit into the memory."""
+        numbered = enumerate(_each(images))
+        while part := list(islice(numbered, batch)):
+            yield [self._read(image, number) for number, image in part]
 
     def _read(self, image: Image, number: int) -> tuple[str, NDArray[np.uint8] | str]:
         """The image's name and its pixels at the size of training, or a sentence that says why not."""

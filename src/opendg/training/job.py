@@ -65,7 +65,7 @@ class Job:
     def open_data(self, root: str | Path | None = None) -> tuple[Index, Split]:
         """The data of the job, which lie in `root` if they have moved."""
         data, where = self.place(root)
-        if not _is_name(data) and not Path(data).is_dir():
+        if not _is_name(data) and not Path(data).expanduser().is_dir():
             gone = "are no longer" if root is None else "are not"
             raise OpenDGError(f"The images of the run {gone} in {data!r}: give their folder with --root.")
         index = catalog.open_dataset(data, where)
