@@ -224,6 +224,14 @@ def test_broken_images_are_skipped_on_demand(tmp_path: Path) -> None:
             store.tensor(rows(index)).numpy()
 
 
+def test_a_broken_image_far_behind_is_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are decoded some at a time, and each of those jobs counts its own from 0."""
+    monkeypatch.setattr("opendg.data.pixels.JOB", 2)
+    index = scan(write(tmp_path / "data", grid(["a"], ["x"], each=6) | {"a/x/zz.png": b"none"}))
+    store = Store.open(index, rows(index), on_bad_image="skip", progress=False)
+    assert (store.skipped, store.rows.tolist()) == (["a/x/zz.png"], [0, 1, 2, 3, 4, 5])
+
+
 def test_a_broken_image_that_is_not_asked_for_does_no_harm(tmp_path: Path) -> None:
     index = scan(write(tmp_path / "data", grid(["a"], ["x", "y"]) | BROKEN))
     sound = np.array([row for row, key in enumerate(index.keys) if key not in BROKEN])
