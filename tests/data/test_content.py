@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from opendg.data import content
+from opendg.data.cache import cache_dir
 from opendg.data.content import Images
 from opendg.data.index import Index
 from opendg.data.progress import bar
@@ -43,6 +44,14 @@ def opened(index: Index, size: tuple[int, int] = (12, 16)) -> np.ndarray[tuple[i
 
 def memos(cache: Path) -> list[Path]:
     return list(cache.glob("images/*.content"))
+
+
+def test_the_cache_may_be_of_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OPENDG_CACHE", "~/mine")
+    assert cache_dir() == tmp_path / "mine"
+    monkeypatch.delenv("OPENDG_CACHE")
+    assert cache_dir() == tmp_path / ".cache" / "opendg"
 
 
 def test_it_is_of_keys_and_bytes_in_order(tmp_path: Path) -> None:

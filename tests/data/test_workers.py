@@ -22,6 +22,12 @@ def test_every_job_is_done_once(count: int) -> None:
     assert again == {0: 1, 1: 2}
 
 
+def test_no_more_processes_than_jobs_are_started() -> None:
+    with Workers(3) as workers:
+        list(workers.spread(abs, [-1, -2]))
+        assert len(workers._started) == 2
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_errors_come_through(count: int) -> None:
     with Workers(count) as workers, pytest.raises(ZeroDivisionError):
