@@ -108,6 +108,7 @@ def test_a_table_longer_than_a_batch(tmp_path: Path) -> None:
         ((picture(), "photo", -1), {"label": ["dog"]}, "label -1 without a name"),
         ((picture(), "photo", 0), None, "label 0 without a name"),
         ((b"<html>", "photo", "dog"), None, "photo/dog that is not an image"),
+        ((b"RIFF\0\0\0\0WAVEfmt ", "photo", "dog"), None, "photo/dog that is not an image"),
         ((None, "photo", "dog"), None, "photo/dog that is not an image"),
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,6 +87,14 @@ def test_the_input_is_that_of_the_weights() -> None:
 def test_an_input_survives_json() -> None:
     shown = build_backbone("resnet18.tv_in1k").input
     assert Input.from_json(shown.to_json()) == shown
+    oblong = Input((96, 160), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert Input.from_json(json.loads(json.dumps(oblong.to_json()))) == oblong
+
+
+@pytest.mark.parametrize("size", [(0, 8), (8, -1), (8193, 8), (8, 8193)])
+def test_an_input_of_a_stranger_has_a_size_that_can_be(size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="an image of"):
+        Input.from_json({"size": size, "mean": [0, 0, 0], "std": [1, 1, 1]})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,6 +69,8 @@ def test_channels_leave_the_network_alone() -> None:
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     assert channels(backbone) == {"1": 4, "2": 6}
     assert shapes(backbone) == {"1": (4, 3, 3), "2": (6, 1, 1)}
+    backbone.input = replace(backbone.input, size=(8, 14))
+    assert shapes(backbone) == {"1": (4, 3, 6), "2": (6, 1, 4)}
     assert backbone.training
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 

@@ -40,3 +40,23 @@ def test_other_stems_stay() -> None:
     convnet = build_backbone("convnet")  # stride 1
     fold_stem(convnet)
     assert not any(isinstance(module, FoldedStem) for module in convnet.modules())
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(5, 8, 3, stride=2),
+        nn.Conv2d(3, 8, 3, stride=2, dilation=2),
+        nn.Conv2d(4, 8, 3, stride=2, groups=2),
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect"),
+        nn.Conv2d(3, 8, 3, stride=2, padding="valid"),
+        nn.Conv2d(3, 8, 3, stride=2, padding=(1, 2)),
+        nn.Conv2d(3, 8, 4, stride=2),
+        nn.Conv2d(3, 8, (3, 5), stride=2),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_folded_stays(conv: nn.Conv2d) -> None:
+    net = nn.Sequential(conv)
+    fold_stem(net)
+    assert net[0] is conv

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from opendg.episodes import Pool, Task
+from opendg.seeds import generator
 from opendg.training.feed import Batch, Feed
 from tests.training.parts import feed_like, make_parts
 
@@ -93,6 +95,37 @@ def test_the_shares_of_the_processes_make_the_whole(whole: Feed, world: int) -> 
         feed.close()
 
 
+def test_tasks_may_differ_in_size_and_follow_the_step(whole: Feed) -> None:
+    """Shares keep to their own tasks, whose sizes say where the next one begins."""
+
+    class Growing(type(whole.method)):  # type: ignore[misc]
+        def tasks(self, pool: Pool, batch: int, step: int, random: np.random.Generator) -> list[Task]:
+            classes = (step % 2,)
+            return [Task((domain,), classes, size) for domain, size in enumerate((1, 4, 7))]
+
+    feed = feed_like(whole)
+    feed.method = Growing(whole.method.config)
+    alone, ranks = feed_like(feed), [feed_like(feed, rank=rank, world=2) for rank in range(2)]
+    assert alone.sizes == (1, 4, 7)
+    assert [feed.sizes for feed in ranks] == [(0, 2, 3), (1, 2, 4)]
+    for step in (0, 1):
+        assert set(batch_at(alone, step).labels.tolist()) == {step}
+        assert batch_at(alone, step).domains.tolist() == [0] + [1] * 4 + [2] * 7
+        assert [batch_at(feed, step).domains.tolist() for feed in ranks] == [[1, 1, 2, 2, 2], [0, 1, 1, 2, 2, 2, 2]]
+
+
+def test_the_augmentation_has_chance_of_its_own(whole: Feed) -> None:
+    """What it draws does not depend on what the episodes drew."""
+    expected = whole.augment.plan(generator(whole.seed, "augment", 3), sum(whole.sizes))
+    assert np.array_equal(batch_at(whole, 3).plan.numpy(), expected)
+
+
+def test_a_feed_that_is_closed_gathers_no_more(whole: Feed) -> None:
+    whole.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        whole.worker.submit(print)
+
+
 def test_what_is_gathered_ahead_keeps_within_its_bytes(whole: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     first = batches(feed_like(whole))
     one = sum(whole.sizes) * 32 * 32 * 3
@@ -114,7 +147,8 @@ def test_chunks_end_where_a_method_looks_around(whole: Feed) -> None:
     feed = feed_like(whole)
     feed.method = Curious(whole.method.config)
     again = feed_like(feed)
-    assert 30 % again.chunk == 0
+    assert again.chunk == 30
+    assert feed_like(feed, chunk=20).chunk == 15
     again.prepare(0)
     assert not again.ahead
     assert np.array_equal(again.table[0].numpy(), batch_at(feed_like(whole), 0).positions.numpy())
