@@ -91,6 +91,18 @@ def test_an_input_survives_json() -> None:
     assert Input.from_json(json.loads(json.dumps(oblong.to_json()))) == oblong
 
 
+def test_a_fingerprint_is_of_names_shapes_and_numbers_in_no_order() -> None:
+    one, other = nn.Linear(2, 3, bias=False), nn.Linear(3, 2, bias=False)
+    other.weight.data = one.weight.data.reshape(2, 3)
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(nn.ModuleDict({"a": one})) != fingerprint(nn.ModuleDict({"b": one}))
+    forth, back = nn.Module(), nn.Module()
+    for net, names in ((forth, "ab"), (back, "ba")):
+        for name in names:
+            net.add_module(name, one if name == "a" else other)
+    assert fingerprint(forth) == fingerprint(back)
+
+
 @pytest.mark.parametrize("size", [(0, 8), (8, -1), (8193, 8), (8, 8193)])
 def test_an_input_of_a_stranger_has_a_size_that_can_be(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="an image of"):

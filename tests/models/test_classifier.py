@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from opendg.errors import OpenDGError
 from opendg.models.backbones import build_backbone
 from opendg.models.classifier import Classifier
+from opendg.models.parted import PartedHead, Said
 from opendg.models.stages import touched
 from small import small_backbone
 
@@ -87,6 +88,32 @@ def test_precision_on_the_cpu(precision: str, low: torch.dtype | None) -> None:
     classifier = Classifier(small_backbone(), 5)
     classifier.place(CPU, precision)
     assert classifier.low is low
+
+
+def test_maps_lie_channels_last() -> None:
+    classifier = Classifier(small_backbone(), 4)
+    classifier.place(CPU, "fp32")
+    assert classifier.backbone.net[1][0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_moves_are_parameters_and_running_means() -> None:
+    classifier = Classifier(small_backbone(batchnorm=True), 4)
+    statistics = {f"backbone.net.0.1.running_{name}" for name in ("mean", "var")}
+    assert classifier.moving().keys() == classifier.weights().keys() | statistics
+
+
+def test_each_part_of_a_head_sees_its_own_share() -> None:
+    class Stacked(PartedHead):
+        def join(self, said: list[Said]) -> Said:
+            return torch.stack([logits for logits, _ in said]), None
+
+    head, features = Stacked("closed", 3, 2, 4), torch.randn(5, 6)
+    expected = [part(features[:, 2 * number : 2 * number + 2])[0] for number, part in enumerate(head.parts)]
+    assert torch.equal(head(features)[0], torch.stack(expected))
+    weights = {f"head.{name}": weight for name, weight in head.named_parameters()}
+    found = head.each(weights, features)
+    assert torch.equal(torch.stack([outputs.logits for outputs in found]), torch.stack(expected))
+    assert torch.equal(torch.cat([outputs.features for outputs in found], dim=1), features)
 
 
 def test_double_weights_compute_in_double() -> None:

@@ -42,6 +42,12 @@ def test_other_stems_stay() -> None:
     assert not any(isinstance(module, FoldedStem) for module in convnet.modules())
 
 
+def test_only_the_first_convolution_is_folded() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Conv2d(3, 8, 3, stride=2))
+    fold_stem(net)
+    assert not any(isinstance(module, FoldedStem) for module in net)
+
+
 @pytest.mark.parametrize(
     "conv",
     [
