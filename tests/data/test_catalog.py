@@ -10,7 +10,7 @@ from opendg.data import catalog
 from opendg.data.catalog import open_dataset, recognise
 from opendg.data.index import NO_PART, TRAIN, VAL
 from opendg.errors import OpenDGError
-from tests.data.trees import grid, unreadable, write
+from tests.data.trees import grid, pack, unreadable, write
 
 PACS = catalog.get("pacs")
 
@@ -121,6 +121,13 @@ def test_a_folder_may_be_of_ones_home(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     pacs(tmp_path / "mine")
     assert open_dataset("~/mine").dataset == "pacs"
+    assert open_dataset("pacs", Path("~/mine")).dataset == "pacs"
+
+
+def test_a_part_of_a_named_dataset_keeps_its_name(tmp_path: Path) -> None:
+    for domain in ("photo", "sketch"):
+        pack(tmp_path / "pacs" / f"{domain}.tar", grid([domain], ["dog", "horse"]))
+    assert open_dataset("pacs", tmp_path).dataset == "pacs"
 
 
 def test_the_built_in_dataset_is_a_name_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +223,7 @@ def test_a_list_knows_a_class_in_another_spelling(tmp_path: Path) -> None:
         ("photo/dog/0.png 1\nphoto/dog/0.png 0", "line 2: label 0 does not agree"),
         ("photo/cow/0.png 1", "expected a class of PACS"),
         ("photo/dog/0.png", "line 1: expected 'domain/class/file label'"),
+        ("dog/0.png 1", "line 1: expected 'domain/class/file label'"),
     ],
 )
 def test_a_wrong_list(tmp_path: Path, text: str, sentence: str) -> None:

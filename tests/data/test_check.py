@@ -112,10 +112,14 @@ def test_duplicates_of_two_classes_in_one_domain_and_of_two_parts(tmp_path: Path
     assert "validated with: a/train/x/2.png, a/val/x/2.png." in report.problems[-1]
 
 
-def test_copies_within_the_training_images_do_no_harm(tmp_path: Path) -> None:
+def test_copies_within_the_images_of_one_part_do_no_harm(tmp_path: Path) -> None:
     files = {"a/train/x/1.png": png(1), "a/train/x/2.png": png(1), "a/val/x/3.png": png(3)}
+    files |= {"a/val/y/1.png": png(4), "a/val/y/2.png": png(4)}
     report = check(write(tmp_path, files), progress=False)
-    assert (report.repeats, report.problems) == ([["a/train/x/1.png", "a/train/x/2.png"]], [])
+    assert (report.repeats, report.problems) == (
+        [["a/train/x/1.png", "a/train/x/2.png"], ["a/val/y/1.png", "a/val/y/2.png"]],
+        [],
+    )
 
 
 def test_many_images_in_several_places_are_counted(tmp_path: Path) -> None:
@@ -123,6 +127,11 @@ def test_many_images_in_several_places_are_counted(tmp_path: Path) -> None:
     problems = check(write(tmp_path, copied), progress=False).problems
     assert len(problems) == 11
     assert problems[-1] == "Images in several places beside these 10: 3 more."
+
+
+def test_ten_images_in_several_places_are_all_told(tmp_path: Path) -> None:
+    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(10)}
+    assert len(check(write(tmp_path, copied), progress=False).problems) == 10
 
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:

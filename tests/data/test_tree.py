@@ -46,6 +46,16 @@ def test_an_index_knows_where_its_domains_lie(tmp_path: Path, domain: str, packe
     assert scan(tmp_path).root == tmp_path
 
 
+def test_names_are_sorted_and_a_folder_may_be_named_like_a_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "Mine", grid([*"hgfedcba", "i.tar"], [*"zyxwvuts"]))
+    monkeypatch.chdir(tmp_path / "Mine")
+    index = scan(Path("."))
+    assert index.dataset == "Mine"
+    assert index.domains == (*"abcdefgh", "i.tar")
+    assert index.classes == tuple("stuvwxyz")
+    assert index.files[1:9:3] == [index.files[row] for row in (1, 4, 7)]
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     index = scan(write(tmp_path, grid(["real", "sketch"], ["train", "van"])))
     assert index.classes == ("train", "van")
