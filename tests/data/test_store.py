@@ -224,6 +224,12 @@ def test_broken_images_are_skipped_on_demand(tmp_path: Path) -> None:
             store.tensor(rows(index)).numpy()
 
 
+def test_a_broken_header_hides_no_size_behind_it(tmp_path: Path) -> None:
+    files = {"a/x/0.png": png(1), "a/x/1.png": b"none", "a/x/2.png": encoded(noise(20, 20))}
+    index = scan(write(tmp_path / "data", files))
+    assert Store.open(index, rows(index), on_bad_image="skip", progress=False).size == (256, 256)
+
+
 def test_a_broken_image_far_behind_is_that_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images are decoded some at a time, and each of those jobs counts its own from 0."""
     monkeypatch.setattr("opendg.data.pixels.JOB", 2)

@@ -81,6 +81,12 @@ def test_domains_may_be_numbers_with_names_in_the_schema(tmp_path: Path) -> None
     assert list(tree(tmp_path / "out")) == ["Real_World/dog/00000.jpg", "photo/T-Shirt/00000.jpg"]
 
 
+def test_a_tiff_may_have_its_bytes_in_either_order(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.parquet", [(b"MM\0*", "photo", "dog"), (b"II*\0", "photo", "dog")])
+    assert unpack([path], tmp_path / "out", DOMAINS, CLASSES, progress=False) == 2
+    assert list(tree(tmp_path / "out")) == ["photo/dog/00000.tif", "photo/dog/00001.tif"]
+
+
 @pytest.mark.parametrize(
     ("kind", "suffix"), [("JPEG", "jpg"), ("PNG", "png"), ("WEBP", "webp"), ("BMP", "bmp"), ("TIFF", "tif")]
 )
