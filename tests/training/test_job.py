@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,17 @@ def test_data_that_have_moved_are_found_by_root(tree: Path, tmp_path: Path) -> N
     moved = write_tree(tmp_path / "elsewhere")
     index, _ = job.open_data(moved)
     assert index.files[0].is_relative_to(moved)
+
+
+def test_a_named_dataset_keeps_its_name_where_it_has_moved(tree: Path) -> None:
+    job = replace(planned(tree), data="pacs", root="before")
+    assert job.place() == ("pacs", Path("before"))
+    assert job.place("now") == ("pacs", Path("now"))
+
+
+@pytest.mark.parametrize(("weights", "lr"), [("none", 2e-3), ("imagenet", 1e-4), ("file.safetensors", 1e-4)])
+def test_a_network_from_scratch_takes_larger_steps(tree: Path, weights: str, lr: float) -> None:
+    assert planned(tree, backbone="resnet18", weights=weights).recipe.lr == lr
 
 
 def test_data_that_have_moved_home_are_found_there(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
