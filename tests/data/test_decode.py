@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageFile, ImageFilter
+from PIL.PngImagePlugin import PngImageFile, PngInfo
 
 from opendg.data.decode import BrokenImage, decode, image_size
 from tests.data.trees import encoded, noise
@@ -136,6 +137,28 @@ def test_exif_behind_the_pixels_of_a_png() -> None:
     late = body + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + end
     assert image_size(late) == (40, 24)
     assert close(decode(late, None, "x"), np.rot90(quarters(), -1), 0)
+
+
+@pytest.mark.parametrize("keyword", ["XML:com.adobe.xmp", "Raw profile type exif"])
+def test_an_orientation_in_the_text_of_a_png(keyword: str) -> None:
+    """As Adobe's programs and ImageMagick write it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    raw, text = exif.tobytes(), PngInfo()
+    if keyword.startswith("XML"):
+        text.add_itxt(keyword, '<rdf:Description tiff:Orientation="6"/>')
+    else:
+        text.add_text(keyword, f"\nexif\n{len(raw):8d}\n{raw.hex()}\n")
+    data = encoded(Image.fromarray(quarters()), pnginfo=text)
+    assert image_size(data) == (40, 24)
+    assert close(decode(data, None, "x"), np.rot90(quarters(), -1), 0)
+
+
+def test_the_size_of_a_png_is_read_without_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[PngImageFile] = []
+    monkeypatch.setattr(PngImageFile, "load", lambda self: loaded.append(self))
+    assert image_size(encoded(Image.fromarray(quarters()))) == (24, 40)
+    assert not loaded
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 300])

@@ -38,6 +38,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+TURNED = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")  # chunks of a PNG that may have its orientation
 
 
 class BrokenImage(OpenDGError):
@@ -87,7 +88,9 @@ def image_size(data: bytes, name: str = "given") -> tuple[int, int]:
     """(H, W) as `decode` would give it, from the header alone."""
     try:
         image = _open(data)
-        if image.format == "TIFF" or (image.format == "PNG" and b"eXIf" in data):
+        if image.format == "PNG" and not any(chunk in data for chunk in TURNED):
+            return image.height, image.width  # to ask for its EXIF data would decode its pixels
+        if image.format in ("PNG", "TIFF"):
             image.load()  # these may have the orientation behind the pixels, or apply it themselves
         width, height = image.size
         return (width, height) if _orientation(image) >= 5 else (height, width)
