@@ -74,6 +74,15 @@ def test_those_who_look_do_not_see_one_another(ledger: Ledger) -> None:
         assert not ledger.is_held("one")
 
 
+def test_a_run_is_seen_to_be_held_where_there_is_no_fcntl(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert not ledger.is_held("one")
+    assert not (ledger.folder / "one.lock").exists()
+    with ledger.hold("one"):
+        assert ledger.is_held("one")
+    assert not ledger.is_held("one")
+
+
 def test_the_life_of_a_run(ledger: Ledger) -> None:
     cell = Cell("erm", "pacs", "sketch")
     assert ledger.state("one") == "left"

@@ -169,7 +169,7 @@ def class_numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         lost = oscr_losses(values[seen.known], seen.correct[seen.known], values[~seen.known])
         images = {name: label == number for number, name in enumerate(result.record["known"])}
         cells = [_points(lost, images[name]) if name in images else "-" for name in known]
-        found.append([f"{target}: {row.label}", *cells, _points(lost, np.ones(len(label), dtype=bool))])
+        found.append([f"{target}: {row.label}", *cells, _points(lost, label >= 0)])
     return ["OSCR lost: mistaken + outranked", *known, "all"], found
 
 

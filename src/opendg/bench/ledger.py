@@ -12,7 +12,6 @@ never blocks a run.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -133,6 +132,13 @@ class Ledger:
     def is_held(self, name: str) -> bool:
         """Whether a process works on the run. Nothing is written for it: the folder may be another user's."""
         path = self.folder / f"{name}.lock"
+        try:
+            import fcntl
+        except ImportError:  # of Unix alone; elsewhere the lock itself must be tried
+            if not path.exists():
+                return False
+            with self.hold(name, patience=0) as free:
+                return not free
         try:
             with path.open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -63,9 +63,8 @@ def oscr_losses(known_scores: ArrayLike, known_correct: ArrayLike, unknown_score
     a tie one half. Their sums over the images of a class say what that class costs.
     """
     known, correct, unknown = _checked(known_scores, known_correct, unknown_scores)
-    ordered = np.sort(unknown)
-    beaten = (np.searchsorted(ordered, known, side="left") + np.searchsorted(ordered, known, side="right")) / 2
-    return (~correct).astype(np.float64), np.where(correct, 1 - beaten / len(unknown), 0.0)
+    beaten = _beaten_twice(known, unknown) / (2 * len(unknown))
+    return (~correct).astype(np.float64), np.where(correct, 1 - beaten, 0.0)
 
 
 def h_score(known_scores: ArrayLike, known_correct: ArrayLike, unknown_scores: ArrayLike, threshold: float) -> float:
@@ -198,10 +197,13 @@ def _scores(values: ArrayLike, name: str) -> Floats:
 def _pairs_won(known: Floats, unknown: Floats) -> float:
     """Pairs in which the known score is the larger one, ties one half."""
     # The scores asked for are sorted too, so that the search walks through memory in order.
-    ordered, asked = np.sort(unknown), np.sort(known)
-    below = np.searchsorted(ordered, asked, side="left").sum(dtype=np.int64)
-    not_above = np.searchsorted(ordered, asked, side="right").sum(dtype=np.int64)
-    return float(int(below) + int(not_above)) / 2
+    return float(_beaten_twice(np.sort(known), unknown).sum(dtype=np.int64)) / 2
+
+
+def _beaten_twice(known: Floats, unknown: Floats) -> NDArray[np.int64]:
+    """For each known score the unknown ones below it, counted twice, and those equal to it, counted once."""
+    ordered = np.sort(unknown)
+    return np.searchsorted(ordered, known, side="left") + np.searchsorted(ordered, known, side="right")
 
 
 def _counts_by_score(known: Floats, unknown: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
