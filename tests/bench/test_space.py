@@ -73,6 +73,18 @@ def test_folds_that_cannot_be_are_refused(protocol: Protocol, count: int | None,
 # The search space
 
 
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("method", ["erm", "medic"])
+def test_the_factor_of_the_one_vs_all_loss_is_searched_where_that_head_is_trained(method: str, head: bool) -> None:
+    defaults = {
+        "recipe.lr": 1e-4, "recipe.schedule": "step", "recipe.average_over": 0.0, "settings.alpha": 0.01,
+        "settings.ova": head, "settings.ova_scale": 0.5,
+    }  # fmt: skip
+    space = space_of(method, defaults)
+    assert space.get("settings.ova_scale") == (Choice((0.5, 1.0)) if head else None)
+    assert "settings.ova_scale" not in space_of(method, defaults, fixed=["settings.ova_scale"])
+
+
 def test_every_setting_that_is_searched_exists_and_its_default_lies_inside() -> None:
     for method, space in SPACES.items():
         defaults = {field.name: field.default for field in fields(METHODS[method].Config)}

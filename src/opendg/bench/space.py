@@ -52,6 +52,7 @@ TRIED = 6  # shares for each training where other settings are searched too: 0, 
 
 _INNER = Range(1e-3, 3e-2)  # rate of an inner step: larger ones failed in searches on PACS and on the digit set
 _WEIGHT = Range(0.1, 10)  # of a term beside the classification loss
+_OVA: Space = {"ova_scale": Choice((0.5, 1.0))}  # of L_ova, where it is trained: MEDIC's code has 0.5, its Eq. 7 has 1
 
 # The few settings of a method that its paper leaves open or searches itself. Methods that are not here have none. Not
 # beta of meta-learning: with g1 + beta g2 the weights go (1 + beta) / 2 times as far, which is what lr is searched for.
@@ -91,7 +92,8 @@ def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = 
     averaged = f"{RECIPE}average_over" in fixed and defaults[f"{RECIPE}average_over"] > 0
     recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
     whole = {f"{RECIPE}{name}": values for name, values in recipe.items()} | ({START: SHARES} if averaged else {})
-    whole |= {f"{SETTINGS}{name}": values for name, values in METHODS.get(method, {}).items()}
+    head = _OVA if f"{SETTINGS}ova_scale" in defaults and defaults.get(f"{SETTINGS}ova", True) else {}
+    whole |= {f"{SETTINGS}{name}": values for name, values in (METHODS.get(method, {}) | head).items()}
     return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
 
 
