@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import statistics
+import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -284,6 +286,23 @@ def test_latex_has_the_papers_layout_and_is_balanced() -> None:
     body = [line for line in text.splitlines() if not line.startswith("%")]
     assert "_" not in "".join(body).replace(r"\_", "")
     assert sum(line.count("{") - line.count("}") for line in body) == 0
+
+
+def test_latex_writes_a_minus_and_a_dash() -> None:
+    text = latex(pacs())
+    (erm,) = [line for line in text.splitlines() if line.startswith(r"\quad difference") and "2.11" in line]
+    assert " $-$2.11 " in erm
+    assert " & -- & " in text
+    assert not re.search(r"& -", text.replace("& --", ""))
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_latex_compiles(tmp_path: Path) -> None:
+    lines = [r"\documentclass{article}\usepackage{booktabs}", r"\begin{document}", latex(pacs()), r"\end{document}"]
+    (tmp_path / "page.tex").write_text("\n".join(lines))
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout[-2000:]
 
 
 def test_a_label_is_plain_text_in_latex() -> None:

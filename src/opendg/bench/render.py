@@ -74,19 +74,19 @@ def markdown_table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def latex(table: Table) -> str:
-    """The paper's layout: the metrics beneath each target. Needs booktabs."""
+    """The paper's layout: the metrics beneath each target."""
     shown = columns(table)
     each = len(table.metrics)
     groups = " & ".join(rf"\multicolumn{{{each}}}{{c}}{{{_tex(heading(target))}}}" for target in shown)
     names = " & ".join(_tex(NAMES.get(metric, metric)) for _ in shown for metric in table.metrics)
-    lines = [f"% {line}" for line in table.header]
+    lines = [f"% {line}" for line in [*table.header, r"Needs \usepackage{booktabs}."]]
     lines += [r"\begin{tabular}{l" + "c" * each * len(shown) + "}", r"\toprule"]
     lines += [f" & {groups} \\\\", f"Method & {names} \\\\" if each > 1 else "", r"\midrule"]
     for row in table.rows:
         values = [table.value(row, target, metric) for target in shown for metric in table.metrics]
         for label, cells in _row_lines(row, values, table.reference.decimals if table.reference else 2):
             inset = r"\quad " if label.startswith(" ") else ""
-            lines.append(f"{inset}{_tex(label.strip())} & {' & '.join(map(_tex, cells))} \\\\")
+            lines.append(f"{inset}{_tex(label.strip())} & {' & '.join(map(_tex_number, cells))} \\\\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(filter(None, lines)) + "\n"
 
@@ -133,6 +133,11 @@ def _number(value: float | None, decimals: int, sign: str = "") -> str:
 
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
+
+
+def _tex_number(text: str) -> str:
+    """With a minus for a hyphen, and a dash where there is no number."""
+    return "--" if text == "-" else _tex(text).replace("-", "$-$")
 
 
 def _tex(text: str) -> str:
