@@ -42,7 +42,7 @@ def test_an_image_that_may_not_be_read_ends_in_one_full_stop(tmp_path: Path, mon
         raise OpenDGError(f"{self.key} may not be read.")
 
     monkeypatch.setattr(Place, "read", refuse)
-    (problem, *_) = check(write(tmp_path, grid(["a"], ["x"])), progress=False).problems
+    (problem, *_) = check(write(tmp_path, grid(["a", "b"], ["x", "y"])), progress=False).problems
     assert problem == "a/x/0.png is unreadable: a/x/0.png may not be read."
 
 
@@ -114,7 +114,7 @@ def test_duplicates_of_two_classes_in_one_domain_and_of_two_parts(tmp_path: Path
 
 def test_copies_within_the_images_of_one_part_do_no_harm(tmp_path: Path) -> None:
     files = {"a/train/x/1.png": png(1), "a/train/x/2.png": png(1), "a/val/x/3.png": png(3)}
-    files |= {"a/val/y/1.png": png(4), "a/val/y/2.png": png(4)}
+    files |= {"a/val/y/1.png": png(4), "a/val/y/2.png": png(4), "b/x/1.png": png(5)}
     report = check(write(tmp_path, files), progress=False)
     assert (report.repeats, report.problems) == (
         [["a/train/x/1.png", "a/train/x/2.png"], ["a/val/y/1.png", "a/val/y/2.png"]],
@@ -123,19 +123,19 @@ def test_copies_within_the_images_of_one_part_do_no_harm(tmp_path: Path) -> None
 
 
 def test_many_images_in_several_places_are_counted(tmp_path: Path) -> None:
-    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(13)}
+    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(13)} | {"a/y/0.png": png(99)}
     problems = check(write(tmp_path, copied), progress=False).problems
     assert len(problems) == 11
     assert problems[-1] == "Images in several places beside these 10: 3 more."
 
 
 def test_ten_images_in_several_places_are_all_told(tmp_path: Path) -> None:
-    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(10)}
+    copied = {f"{domain}/x/{i}.png": png(i) for domain in "ab" for i in range(10)} | {"a/y/0.png": png(99)}
     assert len(check(write(tmp_path, copied), progress=False).problems) == 10
 
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:
-    files = grid(["a", "b"], ["x"]) | {"a/notes.txt": b"", "a/loose.png": png(70), "top.jpg": png(71)}
+    files = grid(["a", "b"], ["x", "y"]) | {"a/notes.txt": b"", "a/loose.png": png(70), "top.jpg": png(71)}
     files |= {f"b/x/{i}.HEIC": b"?" for i in range(5)}
     files |= dict.fromkeys(("c.tar.gz", "d.TAR", "e.zip", ".hidden.zip"), b"?")
     assert check(write(tmp_path, files), progress=False).problems == [
@@ -147,8 +147,15 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
 
 
 def test_names_with_a_comma_cannot_be_given(tmp_path: Path) -> None:
-    (problem,) = check(write(tmp_path, grid(["a"], ["nut, M6", "nut"])), progress=False).problems
+    (problem,) = check(write(tmp_path, grid(["a", "b"], ["nut, M6", "nut"])), progress=False).problems
     assert problem == "The class 'nut, M6' has a comma, which parts names in commands: rename its folder."
+
+
+def test_a_single_domain_or_class_cannot_be_trained_on(tmp_path: Path) -> None:
+    assert check(write(tmp_path, grid(["site"], ["nut"])), progress=False).problems == [
+        "There is only one domain, site: one is held out as the target, so two or more are needed.",
+        "There is only one class, nut: they are told apart, so two or more are needed.",
+    ]
 
 
 def test_one_name_written_in_two_ways(tmp_path: Path) -> None:

@@ -336,6 +336,10 @@ def test_predict_without_images(opendg: Command, trained: Path, tmp_path: Path) 
     refused(opendg("predict", trained, tmp_path), "No image was found in", "folders that hold .jpg, .jpeg")
 
 
+def test_predict_the_wrong_way_round(opendg: Command, trained: Path, tree: Path) -> None:
+    refused(opendg("predict", tree, trained), f"{str(tree)!r} is not a run")
+
+
 def test_predict_of_what_is_not_there(opendg: Command, tree: Path, tmp_path: Path) -> None:
     """Said before the run is opened, which would be refused too."""
     said = opendg("predict", tmp_path, tree / "ink", "nofile.jpg")

@@ -146,7 +146,7 @@ def tables(
         say(found, "\n".join(found) or f"The tables in {folder} are what their records make.", json_)
         raise typer.Exit(1 if found else 0)
     written = [str(path) for page in pages_of(folder) for path in remake(page)]
-    say(written, f"Written: {', '.join(written) or 'nothing'}", json_)
+    say(written, "\n".join(["Written:", *written]) if written else f"There is no table in {folder}.", json_)
 
 
 def read_configs(paths: list[Path] | None) -> list[Config]:
@@ -195,7 +195,10 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
         note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources)}."
     if set(found.sources) - {HERE} and not torch.cuda.is_available():
         note += " This machine has no GPU: here it takes many times that."
-    table(f"{name}: what would run", ["method", "runs"], rows)
+    if rows:
+        table(f"{name}: what would run", ["method", "runs"], rows)
+    else:
+        typer.echo(f"{name}: nothing would run.")
     typer.echo(note)
 
 

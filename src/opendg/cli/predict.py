@@ -41,6 +41,7 @@ def command(
     """
     from opendg.data.tree import SUFFIXES
     from opendg.deploy.recognizer import find_images, load
+    from opendg.runs.directory import Run
 
     if json_ and format_ not in (None, "jsonl"):
         raise OpenDGError(f"--json is --format jsonl, and --format {format_} was given too: leave one of them out.")
@@ -49,6 +50,7 @@ def command(
         raise OpenDGError(f"There is no format {kind!r}: choose table, csv or jsonl.")
     files = find_images(images)
     if not files:
+        Run.open(run)  # given the wrong way round, this is what is wrong
         raise OpenDGError(
             f"No image was found in {', '.join(map(str, images))}: give files, or folders that hold "
             f"{', '.join(SUFFIXES)}."

@@ -69,7 +69,7 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         for domain, row in zip(index.domains, index.counts, strict=True)
     }
     totals, cells = _expectation(entry, counts) if entry else ({}, {})
-    problems += _count_problems(entry, counts, totals, cells) if entry else []
+    problems += _count_problems(entry, counts, totals, cells) if entry else _too_few(index)
     problems += _alike("domains", index.domains) + _alike("classes", index.classes)
     problems += _unsayable("domain", index.domains) + _unsayable("class", index.classes)
     problems += _passed_over(Path(root), index)
@@ -92,6 +92,16 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         repeats=repeats,
         problems=problems,
     )
+
+
+def _too_few(index: Index) -> list[str]:
+    """One domain cannot be held out, and one class cannot be told from another."""
+    why = {"domain": ("one is held out as the target", index.domains), "class": ("they are told apart", index.classes)}
+    return [
+        f"There is only one {what}, {names[0]}: {reason}, so two or more are needed."
+        for what, (reason, names) in why.items()
+        if len(names) == 1
+    ]
 
 
 def _alike(what: str, names: Sequence[str]) -> list[str]:
