@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opendg.bench.cells import Cell
-from opendg.bench.estimate import AROUND, Clock, Estimate, in_words, total
+from opendg.bench.estimate import AROUND, Clock, Estimate, duration, total
 from opendg.bench.ledger import Ledger
 from opendg.bench.plan import parse_plan, place
 from opendg.bench.runners.local import gpu_names
@@ -108,7 +108,7 @@ def test_a_total_is_never_shorter_than_its_longest_run() -> None:
 
 @pytest.mark.parametrize(("seconds", "words"), [(59, "59 s"), (120, "2 min"), (7200, "2.0 h")])
 def test_seconds_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from statistics import mean
 import numpy as np
 
 from opendg.bench.check import check_shown
-from opendg.bench.header import describe
+from opendg.bench.header import header_of
 from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.records import Result
@@ -81,7 +81,7 @@ def rotating_table(
     check_shown("rotating", [result.tested for result in results])
     rows = _as(RotatingRow, measured_rows(results, entries, scores, None))
     spread = "targets (a column) and over class x target pairs (Avg), seeds averaged first"
-    header, facts = describe(results, metrics, kinds(rows, entries), spread, notes)
+    header, facts = header_of(results, metrics, kinds(rows, entries), spread, notes)
     columns = tuple(sorted({result.tested.division for result in results}))
     return Table(name, title, (*header, *notes), facts, columns, tuple(metrics), tuple(rows))
 
@@ -94,7 +94,7 @@ def ratio_table(
     check_shown("openness", [result.tested for result in results])
     rows = _as(RatioRow, measured_rows(results, entries, scores, None))
     spread = "seeds that have every target; a column is the mean over targets, Avg that of its row"
-    header, facts = describe(results, metrics, kinds(rows, entries), spread, notes)
+    header, facts = header_of(results, metrics, kinds(rows, entries), spread, notes)
     columns = {result.tested.ratio: result.tested.known for result in results}
     return Table(
         name, title, (*header, *notes), facts, tuple(sorted(columns, key=columns.__getitem__)), tuple(metrics),

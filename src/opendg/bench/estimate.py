@@ -146,7 +146,8 @@ def total(seconds: Sequence[float], at_once: int) -> float:
     return max([sum(seconds) / max(1, at_once), *seconds], default=0.0)
 
 
-def in_words(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """So many seconds, in the unit that fits."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -23,7 +23,7 @@ LIVES = 3  # a run whose worker dies so often is given up
 
 
 @dataclass(frozen=True)
-class Progress:
+class Standing:
     """How far a grid is."""
 
     total: int
@@ -33,7 +33,7 @@ class Progress:
     waiting: int
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[Standing], None]
 
 
 class Grid:
@@ -131,8 +131,8 @@ class Grid:
         else:
             self.ended[name] = outcome.state
 
-    def progress(self) -> Progress:
+    def progress(self) -> Standing:
         counts = Counter(self.ended.values())
         begun = [name for name in self.flying.values() if (self.ledger.runs / name).exists()]
         running = {name: self.ledger.steps(name) for name in begun}
-        return Progress(len(self.cells), counts["done"], counts["failed"], running, len(self.waiting))
+        return Standing(len(self.cells), counts["done"], counts["failed"], running, len(self.waiting))

@@ -15,7 +15,7 @@ NAMES = {"acc": "Acc", "oscr": "OSCR", "auroc": "AUROC", "aupr": "AUPR", "fpr95"
 NAMES |= {rule.key: rule.name for rule in RULES if rule.key not in NAMES}
 
 
-def describe(
+def header_of(
     results: Sequence[Result],
     metrics: Sequence[str],
     rows: Mapping[str, Sequence[Result]],

@@ -9,7 +9,7 @@ from pathlib import Path
 from opendg.bench import figures
 from opendg.bench.check import check_shown
 from opendg.bench.compare import Comparison, comparisons, ratio_table, rotating_table
-from opendg.bench.header import describe
+from opendg.bench.header import header_of
 from opendg.bench.plan import Plan
 from opendg.bench.published import published
 from opendg.bench.records import Result, take_weights
@@ -175,7 +175,7 @@ def figure_rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
 
 def caption_of(plan: Plan, results: Sequence[Result], rows: Sequence[Row], notes: Sequence[str]) -> tuple[str, ...]:
     """What is said of the figures, from records alone."""
-    header, _ = describe(results, RULED.get(plan.show.kind, ()), kinds(rows, plan.methods), said=notes)
+    header, _ = header_of(results, RULED.get(plan.show.kind, ()), kinds(rows, plan.methods), said=notes)
     return (SAID[plan.show.kind], *header, *notes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opendg.bench.header import adds_head, describe, differing
+from opendg.bench.header import adds_head, differing, header_of
 from opendg.bench.means import Measured, over_seeds
 from opendg.bench.plan import Entry
 from opendg.bench.published import Published, PublishedRow
@@ -89,7 +89,7 @@ def make_table(
     elif reference is not None:
         notes = [*notes, f"Published numbers are left out: they are of {reference.title}."]
     targets = order_targets(results, reference)
-    header, facts = describe(results, metrics, kinds(rows, entries), SPREAD, notes)
+    header, facts = header_of(results, metrics, kinds(rows, entries), SPREAD, notes)
     if said is not None:
         header += (f"Published: {said.source}, Table {said.table}.",)
         header += tuple(f"Published {row.name}: {row.note}." for row in said.rows if row.note)

@@ -17,7 +17,7 @@ from opendg.cli.words import names, numbers, refuse_idle
 from opendg.errors import OpenDGError, counted
 
 if TYPE_CHECKING:
-    from opendg.bench.grid import Progress as GridProgress
+    from opendg.bench.grid import Standing
     from opendg.bench.reproduce import Forecast
     from opendg.training.config import Config
 
@@ -60,7 +60,7 @@ def run(
     Example: opendg bench run pacs-resnet18 --root data --seeds 0,1,2 --jobs 2
     """
     refuse_of_ray(context, on)
-    with Bar(quiet=json_ or dry_run) as bar:  # first of all, so that something moves while torch is imported
+    with GridProgress(quiet=json_ or dry_run) as bar:  # first of all, so that something moves while torch is imported
         from opendg.bench.plan import load_plan
         from opendg.bench.reproduce import forecast, run_plan, site_of
 
@@ -88,7 +88,7 @@ def status(
 
     Example: opendg bench status --runs runs/bench
     """
-    from opendg.bench.estimate import in_words
+    from opendg.bench.estimate import duration
     from opendg.bench.status import status as look
 
     if folder and runs:
@@ -101,7 +101,7 @@ def status(
     rows = [
         [
             one.plan, str(len(one.runs)), str(one.count("done")), str(one.count("running")), str(one.count("failed")),
-            str(one.count("left", "interrupted")), in_words(one.seconds) if one.seconds else "-",
+            str(one.count("left", "interrupted")), duration(one.seconds) if one.seconds else "-",
         ]
         for one in found
     ]  # fmt: skip
@@ -179,7 +179,7 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
 
     import torch
 
-    from opendg.bench.estimate import HERE, in_words
+    from opendg.bench.estimate import HERE, duration
 
     counts = dict(Counter(found.states.values()))
     if as_json:
@@ -192,7 +192,7 @@ def show_forecast(name: str, found: Forecast, as_json: bool) -> None:
         f"{counted(len(found.states), 'run')} in the plan: {', '.join(f'{n} {state}' for state, n in counts.items())}."
     )
     if found.sources:
-        note += f"\nAbout {in_words(found.seconds)} for what would run, by {'; '.join(found.sources)}."
+        note += f"\nAbout {duration(found.seconds)} for what would run, by {'; '.join(found.sources)}."
     if set(found.sources) - {HERE} and not torch.cuda.is_available():
         note += " This machine has no GPU: here it takes many times that."
     if rows:
@@ -213,13 +213,13 @@ def finish(states: dict[str, str], runs: Path, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-class Bar:
+class GridProgress:
     """Progress of a grid on stderr: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.shown, self.quiet, self.said = Progress("runs", quiet), quiet, ""
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> GridProgress:
         self.shown.__enter__()
         return self
 
@@ -230,7 +230,7 @@ class Bar:
         if not self.quiet:
             typer.echo(text, err=True)
 
-    def __call__(self, grid: GridProgress) -> None:
+    def __call__(self, grid: Standing) -> None:
         ended, failed = grid.done + grid.failed, f"{grid.failed} failed  " if grid.failed else ""
         steps = ", ".join(f"{name.rsplit('-', 1)[0]} at {step}" for name, step in list(grid.running.items())[:3])
         self.shown.bar.update(self.shown.task, completed=ended, total=grid.total, losses=failed + steps)

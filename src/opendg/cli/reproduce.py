@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opendg.cli import bench
-from opendg.cli.bench import RUNS, Bar, ready, show_forecast
+from opendg.cli.bench import RUNS, GridProgress, ready, show_forecast
 from opendg.cli.options import CheckpointEvery, Device, Json, Root, Weights
 from opendg.cli.show import say
 from opendg.cli.words import names, numbers, refuse_all_but
@@ -52,7 +52,7 @@ def command(
     Example: opendg reproduce pacs-resnet18 --root data --seeds 0,1,2
     """
     bench.refuse_of_ray(context, on)
-    with Bar(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
+    with GridProgress(quiet=json_ or dry_run or records is not None) as bar:  # moves while torch is imported
         from opendg.bench import reproduce
         from opendg.bench.made import about_configs, make_into
         from opendg.bench.records import load_records

@@ -121,16 +121,16 @@ def _show(
     keys = images.keys[rows].tolist()
     kind = np.where(images.known, 1 + (images.predicted == images.label), 0)
     return {
-        "kind": pack(kind, "u1"),  # 0: unknown, 1: known, taken for another class, 2: known and right
-        "places": {name: pack(places(ladders[name], values), "<u2") for name, values in images.scores.items()},
+        "kind": base64_of(kind, "u1"),  # 0: unknown, 1: known, taken for another class, 2: known and right
+        "places": {name: base64_of(places(ladders[name], values), "<u2") for name, values in images.scores.items()},
         "rows": rows.tolist(),
         "keys": keys,
         "classes": [_true_class(each.entry, int(images.label[row]), key) for row, key in zip(rows, keys, strict=True)],
         "predicted": [known[number] for number in images.predicted[rows]],
-        "values": {name: pack(make_score(name).value(v[rows]), "<f4") for name, v in images.scores.items()},
+        "values": {name: base64_of(make_score(name).value(v[rows]), "<f4") for name, v in images.scores.items()},
         "thumbnails": _thumbnails(each, keys, thumbnails),
         "plane": None if images.plane is None else {
-            "at": np.searchsorted(rows, plane).tolist(), "xy": pack(images.plane[1] * 65535, "<u2"),
+            "at": np.searchsorted(rows, plane).tolist(), "xy": base64_of(images.plane[1] * 65535, "<u2"),
         },
         "mistakes": {
             name: {part: np.searchsorted(rows, getattr(both, part)).tolist() for part in ("unknown", "known")}
@@ -159,7 +159,7 @@ def _whole(title: str, entries: list[Entry], ladders: dict[str, Floats], left_ou
     scores = {
         name: {
             "title": SCORES[name].title if name in SCORES else name,
-            "values": pack(make_score(name).value(ladders[name]), "<f8") if name in ladders else None,
+            "values": base64_of(make_score(name).value(ladders[name]), "<f8") if name in ladders else None,
         }
         for name in names
     }
@@ -171,6 +171,6 @@ def _whole(title: str, entries: list[Entry], ladders: dict[str, Floats], left_ou
     }  # fmt: skip
 
 
-def pack(values: NDArray[Any], kind: str) -> str:
+def base64_of(values: NDArray[Any], kind: str) -> str:
     """An array as base64, little-endian."""
     return base64.b64encode(np.ascontiguousarray(values.astype(kind)).tobytes()).decode()
