@@ -33,20 +33,27 @@ def same(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
 
 
-@pytest.mark.parametrize("method", ["medic", "openmax"])
-def test_it_is_the_run_that_was_trained_with_that_share(begun: dict[str, Any], tmp_path: Path, method: str) -> None:
-    plain = opendg.train(method, out=tmp_path / "plain", **begun)
-    trained = opendg.train(method, out=tmp_path / "trained", **begun, average_start=0.3)
+@pytest.mark.parametrize(("method", "precision"), [("medic", "fp32"), ("openmax", "bf16")])
+def test_it_is_the_run_that_was_trained_with_that_share(
+    begun: dict[str, Any], tmp_path: Path, method: str, precision: str
+) -> None:
+    plain = opendg.train(method, out=tmp_path / "plain", **begun, precision=precision)
+    trained = opendg.train(method, out=tmp_path / "trained", **begun, precision=precision, average_start=0.3)
     mixed = with_share(plain, 0.3, tmp_path / "mixed", device="cpu")
     assert same(mixed.weight_file("averaged"), trained.weight_file("averaged"))
     assert not same(mixed.weight_file("averaged"), plain.weight_file("averaged"))
     assert same(mixed.weight_file("selected"), trained.weight_file("selected"))
+    for which in ("averaged", "selected"):
+        assert mixed.val_file(which).read_bytes() == trained.val_file(which).read_bytes()
+    fitted = [file.name for file in plain.path.glob("score-*-averaged.*")]
+    assert [file.name for file in mixed.path.glob("score-*")] == fitted
+    assert all(same(mixed.path / name, trained.path / name) for name in fitted)
+    assert bool(fitted) == (method == "openmax")
     records = [evaluate(run.path, device="cpu") for run in (mixed, trained, plain)]
     for record in records:
         del record["created"], record["command"]
     assert records[0] == records[1] != records[2]
     assert records[0]["recipe"]["average_start"] == 0.3
-    assert [file.name for file in mixed.path.glob("score-*")] == [file.name for file in plain.path.glob("score-*-a*")]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
@@ -67,6 +74,13 @@ def test_without_averaged_weights_there_is_nothing_to_mix(begun: dict[str, Any],
     assert not (tmp_path / "mixed").exists()
 
 
+def test_a_device_that_there_is_not_is_refused(begun: dict[str, Any], tmp_path: Path) -> None:
+    run = opendg.train("erm", out=tmp_path / "run", **begun)
+    with pytest.raises(OpenDGError, match="no device 'gpu'"):
+        with_share(run, 0.1, tmp_path / "mixed", device="gpu")
+    assert not (tmp_path / "mixed").exists()
+
+
 def test_other_starting_weights_are_refused(begun: dict[str, Any], tmp_path: Path) -> None:
     weights = tmp_path / "start.safetensors"
     weights.write_bytes(Path(begun["weights"]).read_bytes())
@@ -75,3 +89,17 @@ def test_other_starting_weights_are_refused(begun: dict[str, Any], tmp_path: Pat
     with pytest.raises(OpenDGError, match="are not those that .* started from"):
         with_share(Run.open(tmp_path / "run"), 0.1, tmp_path / "mixed", device="cpu")
     assert not (tmp_path / "mixed").exists()
+
+
+@pytest.mark.parametrize("domain", ["chalk", "wood"])
+def test_other_source_images_are_refused(begun: dict[str, Any], tmp_path: Path, domain: str) -> None:
+    """The target's are not looked at."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    run = opendg.train("erm", out=tmp_path / "run", **(begun | {"data": str(tree)}))
+    (tree / domain / "bar" / "000.png").unlink()
+    if domain == "wood":
+        assert with_share(run, 0.1, tmp_path / "mixed", device="cpu").finished
+    else:
+        with pytest.raises(OpenDGError, match="images differ from those of the run"):
+            with_share(run, 0.1, tmp_path / "mixed", device="cpu")
+        assert not (tmp_path / "mixed").exists()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from opendg.data.index import Rows
 from opendg.errors import OpenDGError
-from opendg.evaluation.evaluate import predict_split
+from opendg.evaluation.evaluate import check_manifest, predict_split
 from opendg.predictions import Predictions
+from opendg.protocol import manifest
 from opendg.runs.directory import Run
 from opendg.runs.restore import choose_weights
 from opendg.runs.scores import fit_scores
@@ -32,11 +32,11 @@ def with_share(run: Run, share: float, out: Path, device: str = "auto") -> Run:
             f"The weights {job.weights!r} are not those that {str(run.path)!r} started from: put those back."
         )
     index, split = job.open_data()
+    check_manifest(run, manifest(job.protocol, index, split), ["train", "val"])
     had = job.recipe.average_start
     tensors = mixed(run.load_weights("averaged"), classifier.state_dict(), (share - had) / (1 - had))
     classifier.load_state_dict(tensors)
     classifier.place(place, job.recipe.precision)
-    classifier.eval()
 
     def seen(rows: Rows) -> Predictions:
         return predict_split(run, job, classifier, index, split, rows, place)
@@ -45,6 +45,5 @@ def with_share(run: Run, share: float, out: Path, device: str = "auto") -> Run:
     other = Run.create(out, run.config | {"recipe": recipe}, run.manifest)
     fit_scores(other, "averaged", [job.make_method().score], lambda: seen(split.train), classifier)
     other.save_weights("averaged", tensors, seen(split.val))
-    for file in (run.val_file("selected"), run.weight_file("selected")):
-        shutil.copy(file, out / file.name)
+    other.save_weights("selected", run.load_weights("selected"), Predictions.load(run.val_file("selected")))
     return other
