@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from opendg.data.index import Index, Rows
@@ -62,7 +61,7 @@ def evaluate(
     val = Predictions.load(run.val_file(which))
     own, usable = METHODS[job.method].score, usable_scores(target, linear_head(classifier))
     names = select_scores(scores, usable) if scores else [name for name in usable if name in (*PLAIN, own)]
-    names += [name for name in recorded_scores(run, which) if name in usable and name not in names]
+    names += [name for name in recorded_scores(run, which) if name in usable]
 
     def source() -> Predictions:
         return predict_split(run, job, classifier, index, split, split.train, place)
@@ -94,7 +93,7 @@ def predict_split(
 ) -> Predictions:
     """Predictions for rows of the data, prepared as in training."""
     store = Store.open(index, rows, on_bad_image=job.on_bad_image, size=run.image_size)
-    return predict_rows(classifier, store, index, split.labels, rows[np.isin(rows, store.rows)], device)
+    return predict_rows(classifier, store, index, split.labels, store.rows, device)
 
 
 def predict_source(run: Run, classifier: Classifier, device: torch.device) -> Predictions:
