@@ -12,14 +12,13 @@ import pytest
 import opendg
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
+from opendg.scores import SCORES
 from tests.tiny import quick, write_tree
 
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    for name in ("evaluation-averaged.json", "evaluation-selected.json"):
-        (trained / name).unlink(missing_ok=True)
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+    return Path(shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation-*", "target-*")))
 
 
 def record(run: Path) -> Any:
@@ -27,16 +26,24 @@ def record(run: Path) -> Any:
 
 
 def test_scores_of_earlier_evaluations_stay(run: Path) -> None:
-    first = evaluate(run, scores=["entropy", "knn"], weights="selected", device="cpu")
+    first = evaluate(run, scores=["vim", "entropy"], weights="selected", device="cpu")
     second = evaluate(run, scores="energy", weights="selected", device="cpu")
-    assert list(second["scores"]) == ["energy", "entropy", "knn"]
+    assert list(second["scores"]) == ["energy", "vim", "entropy"]
     assert record(run) == second
     assert {name: second["scores"][name] for name in first["scores"]} == first["scores"]
 
 
 def test_each_weights_have_a_record_of_their_own(run: Path) -> None:
     evaluate(run, scores="entropy", weights="averaged", device="cpu")
+    assert not (run / "target-selected.npz").exists()
     assert list(evaluate(run, scores="energy", weights="selected", device="cpu")["scores"]) == ["energy"]
+    assert (run / "target-selected.npz").exists()
+    assert list(evaluate(run, scores="cls", weights="averaged", device="cpu")["scores"]) == ["cls", "entropy"]
+
+
+def test_a_wildcard_stands_for_what_the_run_can_be_read_with(tree: Path, tmp_path: Path) -> None:
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2)).path
+    assert list(evaluate(run, scores="*", device="cpu")["scores"]) == [name for name in SCORES if name != "bcls"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"scores": 3}', '{"scores": {"no such score": {}}}'])
@@ -96,6 +103,10 @@ def test_data_that_have_moved_are_asked_for(tmp_path: Path) -> None:
     tree.rename(tmp_path / "elsewhere")
     with pytest.raises(OpenDGError, match="The images of the run are no longer in .*signs.: give .* with --root"):
         evaluate(run, device="cpu")
+    with pytest.raises(OpenDGError, match="no score 'enregy'"):  # told first: looking for images may take long
+        evaluate(run, scores="enregy", device="cpu")
+    with pytest.raises(OpenDGError, match="no device 'gpu'"):
+        evaluate(run, device="gpu", root=tmp_path / "elsewhere")
     assert evaluate(run, device="cpu", root=tmp_path / "elsewhere")["n_known"] == 18
 
 
