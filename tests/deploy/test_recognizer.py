@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 import opendg
 from opendg.deploy.recognizer import Recognizer, find_images
@@ -254,6 +254,22 @@ def test_scores_that_are_fitted_are_fitted_once_and_kept(moved: Path, tree: Path
     assert record["scores"][score]["h@source95"]["threshold"] == first.threshold
 
 
+@pytest.mark.parametrize("which", ["averaged", "selected"])
+def test_what_is_fitted_later_is_fitted_as_in_training(tree: Path, tmp_path: Path, which: str) -> None:
+    """To what these weights say of the source training images, in the precision of training."""
+    asked = quick(average_over=0.5, precision="bf16")
+    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **asked)
+    file = run.score_file(which, "openmax")
+    trained = load_file(file)
+    for fit in (opendg.evaluate, opendg.load):
+        file.unlink()
+        fit(run.path, weights=which, device="cpu")
+        found = load_file(file)
+        assert found.keys() == trained.keys()
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, trained[name])
+
+
 def test_what_the_evaluation_fitted_is_predicted_with(moved: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opendg.evaluate(moved, scores=["vim"], device="cpu")
     monkeypatch.setattr("opendg.deploy.recognizer.predict_source", None)  # nobody may ask for it
@@ -304,6 +320,7 @@ def test_a_run_that_may_not_be_written_to(moved: Path, tree: Path, monkeypatch: 
         (save({"bank": np.ones((4, 3), np.float32), "k": np.asarray(2)}), "'knn' was fitted to does not go with these"),
         (save({"bank": np.ones((4, 256), np.float32), "k": np.asarray(9)}), "'knn' was fitted to does not go with"),
         (save({"bank": np.ones((4, 256), np.float32)}), "not the state of the score 'knn'"),
+        (save({}), "not the state of the score 'knn'"),
     ],
 )
 def test_a_strangers_fit_is_checked(moved: Path, state: bytes, sentence: str) -> None:
