@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from itertools import compress, repeat
@@ -74,12 +75,30 @@ def test_images_of_any_size_and_mode(recognizer: Recognizer, tmp_path: Path) -> 
 
 
 def test_it_says_what_the_evaluation_says(recognizer: Recognizer, trained: Path, tree: Path) -> None:
-    opendg.evaluate(trained, device="cpu")
+    record = opendg.evaluate(trained, device="cpu")["scores"]["bcls"]["h@source95"]
     target = Predictions.load(Run.open(trained).target_file("averaged"))
     found = recognizer.predict([tree / key for key in target.keys])
     assert [one.closest for one in found] == [recognizer.classes[number] for number in target.predicted]
     values = recognizer.score.value(recognizer.score(target))
     assert [one.confidence for one in found] == pytest.approx(values.tolist(), abs=1e-5)
+    accepted = np.array([one.label != "unknown" for one in found])
+    assert record["acc_k"] == pytest.approx((accepted & target.correct)[target.known].mean())
+    assert record["acc_u"] == pytest.approx(1 - accepted[~target.known].mean())
+
+
+def test_images_larger_than_those_of_training_are_read_as_in_an_evaluation(tmp_path: Path) -> None:
+    """At the size of training first, of which the network sees another again."""
+    tree = write_tree(tmp_path / "signs", each=6)
+    for file in tree.rglob("*.png"):
+        size = (64, 48) if file.is_relative_to(tree / "wood") else (40, 36)
+        Image.open(file).resize(size).save(file)
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(iterations=2))
+    assert run.image_size == (36, 40)
+    opendg.evaluate(run.path, device="cpu")
+    target = Predictions.load(run.target_file("selected"))
+    made = opendg.load(run.path, device="cpu")
+    found = made.scores(tree / key for key in target.keys)
+    np.testing.assert_allclose(found, made.score.value(made.score(target)), atol=1e-6)
 
 
 def test_the_same_images_get_the_same_answer(recognizer: Recognizer, trained: Path, tree: Path) -> None:
@@ -301,6 +320,19 @@ def test_a_method_whose_own_score_is_fitted_needs_no_data(tmp_path: Path) -> Non
     assert [one.predict(image) for one in away] == [one.predict(image) for one in there]
     with pytest.raises(OpenDGError, match="'knn' is fitted on the source training images.*evaluate .* --score knn"):
         opendg.load(run.path, score="knn", device="cpu")
+
+
+@pytest.mark.parametrize("part", ["train", "val", "test-known"])
+def test_a_score_is_not_fitted_on_other_images(moved: Path, part: str) -> None:
+    """Those that it is not fitted on may be gone."""
+    manifest = json.loads((moved / "manifest.json").read_text())
+    manifest["files"][part] = "0" * 64
+    (moved / "manifest.json").write_text(json.dumps(manifest))
+    if part == "train":
+        with pytest.raises(OpenDGError, match="could not be read .The train images differ .*--root.: `opendg evaluate"):
+            opendg.load(moved, score="knn", device="cpu")
+    else:
+        assert opendg.load(moved, score="knn", device="cpu").score.name == "knn"
 
 
 def test_a_run_that_may_not_be_written_to(moved: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 import opendg
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
+from opendg.predictions import Predictions, predict_rows
 from opendg.scores import SCORES
 from tests.tiny import quick, write_tree
 
@@ -33,6 +34,23 @@ def test_scores_of_earlier_evaluations_stay(run: Path) -> None:
     assert {name: second["scores"][name] for name in first["scores"]} == first["scores"]
 
 
+def test_images_are_predicted_once_for_all_scores_and_the_sources_never_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def counted(*given: Any) -> Predictions:
+        found = predict_rows(*given)
+        seen.append(len(found))
+        return found
+
+    monkeypatch.setattr("opendg.evaluation.evaluate.predict_rows", counted)
+    train = json.loads((run / "manifest.json").read_text())["images"]["train"]
+    for expected in ([48, train], [48, train, 48]):
+        evaluate(run, scores=["knn", "mahalanobis", "energy"], device="cpu")
+        assert seen == expected
+
+
 def test_each_weights_have_a_record_of_their_own(run: Path) -> None:
     evaluate(run, scores="entropy", weights="averaged", device="cpu")
     assert not (run / "target-selected.npz").exists()
@@ -46,7 +64,7 @@ def test_a_wildcard_stands_for_what_the_run_can_be_read_with(tree: Path, tmp_pat
     assert list(evaluate(run, scores="*", device="cpu")["scores"]) == [name for name in SCORES if name != "bcls"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"scores": 3}', '{"scores": {"no such score": {}}}'])
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"scores": 3}', '{"scores": {"no such score": {}}}'])
 def test_what_cannot_be_read_from_an_earlier_record_is_passed_over(run: Path, text: str) -> None:
     (run / "evaluation-selected.json").write_text(text)
     assert list(evaluate(run, scores="energy", weights="selected", device="cpu")["scores"]) == ["energy"]
@@ -64,10 +82,11 @@ def test_a_manifest_that_tells_too_little_lets_nothing_pass(run: Path, files: di
 @pytest.mark.parametrize("part", ["train", "val", "test-known", "test-unknown"])
 def test_other_images_are_refused_in_every_part(run: Path, part: str) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
-    manifest["files"][part] = "0" * 64
+    there, manifest["images"][part], manifest["files"][part] = manifest["images"][part], 999, "0" * 64
     (run / "manifest.json").write_text(json.dumps(manifest))
     hint = "train anew" if part.startswith("test") else "check --root"
-    with pytest.raises(OpenDGError, match=f"The {part} images differ from those of the run .*: .*{hint}"):
+    sentence = f"The {part} images differ from those of the run .*{there} found, 999 expected.*: .*{hint}"
+    with pytest.raises(OpenDGError, match=sentence):
         evaluate(run, device="cpu")
 
 
