@@ -13,7 +13,9 @@ import opendg
 from opendg.errors import OpenDGError
 from opendg.evaluation.evaluate import evaluate
 from opendg.predictions import Predictions, predict_rows
+from opendg.runs.directory import Run
 from opendg.scores import SCORES
+from opendg.training.recipe import SELECTIONS
 from tests.tiny import quick, write_tree
 
 
@@ -62,6 +64,24 @@ def test_each_weights_have_a_record_of_their_own(run: Path) -> None:
 def test_a_wildcard_stands_for_what_the_run_can_be_read_with(tree: Path, tmp_path: Path) -> None:
     run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2)).path
     assert list(evaluate(run, scores="*", device="cpu")["scores"]) == [name for name in SCORES if name != "bcls"]
+
+
+@pytest.mark.parametrize("which", ["averaged", "selected"])
+def test_a_record_says_what_was_run(tree: Path, tmp_path: Path, which: str) -> None:
+    asked = quick(target="neon,wood", average_over=0.5, seed=3, split_seed=1, notes=["Found."])
+    path = opendg.train("erm", str(tree), out=tmp_path / "run", chosen={"ova": "true"}, **asked).path
+    found, run = evaluate(path, weights=which, device="cpu"), Run.open(path)
+    origin = ("starting_weights", "opendg", "commit", "command", "created", "machine", "versions")
+    for name in ("method", "settings", "backbone", "recipe", "seed", "notes", *origin):
+        assert found[name] == run.config[name]
+    for name in ("dataset", "sources", "known", "unknown"):
+        assert found[name] == run.config["protocol"][name]
+    assert (found["protocol"], found["target"]) == (run.manifest["protocol_id"], "neon,wood")
+    selection = {"averaged": "averaged weights (over 0.5 of the run)", "selected": SELECTIONS["last"]}[which]
+    assert (found["weights"], found["selection"]) == (which, selection)
+    target = Predictions.load(run.target_file(which))
+    assert (found["n_known"], found["n_unknown"]) == (72, 24)
+    assert found["acc"] == pytest.approx((target.predicted == target.label).sum() / 72)
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", '{"scores": 3}', '{"scores": {"no such score": {}}}'])
