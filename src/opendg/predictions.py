@@ -135,7 +135,7 @@ def predict(
             outputs = classifier(prepare(pixels, wanted.size, mean, std))
             for name, value in outputs._asdict().items():
                 if value is not None:
-                    collected.setdefault(name, []).append(value.float())
+                    collected.setdefault(name, []).append(value)
     return {name: torch.cat(values).cpu().numpy() for name, values in collected.items()}
 
 

@@ -12,14 +12,18 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load_file, save
+from safetensors.torch import save_file
 
 import opendg
 from opendg.deploy.recognizer import Recognizer, find_images
 from opendg.errors import OpenDGError
+from opendg.evaluation.evaluate import predict_source
 from opendg.methods.registry import METHODS
+from opendg.models.backbones import build_backbone
 from opendg.predictions import Predictions
 from opendg.runs.directory import Run
-from opendg.scores import SCORES
+from opendg.scores import SCORES, make_score
+from opendg.scores.base import Head
 from tests.data.trees import unreadable
 from tests.tiny import CLASSES, picture, quick, write_tree
 
@@ -259,6 +263,31 @@ def moved(trained: Path, tmp_path: Path) -> Path:
     return run
 
 
+def test_averaged_weights_that_were_taken_out_are_not_looked_for(moved: Path) -> None:
+    (moved / "averaged.safetensors").unlink()
+    plain, selected = (opendg.load(moved, weights=which, device="cpu") for which in (None, "selected"))
+    assert plain.threshold == selected.threshold
+
+
+def test_the_network_is_shown_what_the_manifest_says(moved: Path) -> None:
+    """Whatever a network of this name is shown by then."""
+    manifest = json.loads((moved / "manifest.json").read_text())
+    manifest["input"] |= {"size": [24, 20], "mean": [0.1, 0.2, 0.3]}
+    (moved / "manifest.json").write_text(json.dumps(manifest))
+    shown = opendg.load(moved, device="cpu").classifier.backbone.input
+    assert (shown.size, shown.mean) == ((24, 20), (0.1, 0.2, 0.3))
+
+
+def test_a_score_that_looks_at_the_head_is_given_its_weights(moved: Path) -> None:
+    made, run = opendg.load(moved, score="vim", device="cpu"), Run.open(moved)
+    head = load_file(run.weight_file("averaged"))
+    source = predict_source(run, made.classifier, made.device)
+    expected = make_score("vim").fit(source, Head(head["head.linear.weight"], head["head.linear.bias"])).state()
+    found = load_file(run.score_file("averaged", "vim"))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
 @pytest.mark.parametrize("score", [name for name, score in SCORES.items() if score.fitted])
 def test_scores_that_are_fitted_are_fitted_once_and_kept(moved: Path, tree: Path, score: str) -> None:
     images = sorted((tree / "wood").rglob("*.png"))
@@ -308,13 +337,16 @@ def test_no_image_of_the_target_is_opened_to_fit(tmp_path: Path) -> None:
 
 
 def test_a_method_whose_own_score_is_fitted_needs_no_data(tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "signs", each=6)
-    image = picture("neon", "cross", 3)
-    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **quick(average_over=0.5))
+    """Nor the weights that it started from."""
+    tree, start = write_tree(tmp_path / "signs", each=6), tmp_path / "start.safetensors"
+    save_file(build_backbone("convnet").net.state_dict(), start)
+    image, asked = picture("neon", "cross", 3), quick(average_over=0.5, weights=str(start))
+    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **asked)
     there = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
     record = opendg.evaluate(run.path, device="cpu")
     assert record["scores"]["openmax"]["h@source95"]["threshold"] == there[0].threshold
     shutil.rmtree(tree)
+    start.unlink()
     away = [opendg.load(run.path, weights=which, device="cpu") for which in ("averaged", "selected")]
     assert [one.score.name for one in away] == ["openmax", "openmax"]
     assert [one.predict(image) for one in away] == [one.predict(image) for one in there]

@@ -49,4 +49,4 @@ def linear_head(classifier: Classifier) -> Head | None:
     layer = getattr(classifier.head, "linear", None)
     if not isinstance(layer, torch.nn.Linear):
         return None
-    return Head(layer.weight.detach().float().cpu().numpy(), layer.bias.detach().float().cpu().numpy())
+    return Head(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy())
