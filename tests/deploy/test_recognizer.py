@@ -79,15 +79,16 @@ def test_images_of_any_size_and_mode(recognizer: Recognizer, tmp_path: Path) -> 
 
 
 def test_it_says_what_the_evaluation_says(recognizer: Recognizer, trained: Path, tree: Path) -> None:
-    record = opendg.evaluate(trained, device="cpu")["scores"]["bcls"]["h@source95"]
+    record = opendg.evaluate(trained, device="cpu")["scores"]["bcls"]
     target = Predictions.load(Run.open(trained).target_file("averaged"))
     found = recognizer.predict([tree / key for key in target.keys])
     assert [one.closest for one in found] == [recognizer.classes[number] for number in target.predicted]
     values = recognizer.score.value(recognizer.score(target))
     assert [one.confidence for one in found] == pytest.approx(values.tolist(), abs=1e-5)
-    accepted = np.array([one.label != "unknown" for one in found])
-    assert record["acc_k"] == pytest.approx((accepted & target.correct)[target.known].mean())
-    assert record["acc_u"] == pytest.approx(1 - accepted[~target.known].mean())
+    labelled = np.array([one.label != "unknown" for one in found])
+    for rule, accepted in (("h@source95", labelled), ("h@0.5", values >= 0.5)):
+        assert record[rule]["acc_k"] == pytest.approx((accepted & target.correct)[target.known].mean())
+        assert record[rule]["acc_u"] == pytest.approx(1 - accepted[~target.known].mean())
 
 
 def test_images_larger_than_those_of_training_are_read_as_in_an_evaluation(tmp_path: Path) -> None:
