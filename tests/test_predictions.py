@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from opendg.data.store import Store
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError
+from opendg.models.backbones import Input
 from opendg.models.classifier import Classifier
 from opendg.predictions import Predictions, predict, predict_rows
 from small import small_backbone
@@ -69,6 +71,7 @@ def test_a_file_brings_back_the_arrays(tmp_path: Path, without: tuple[str, ...])
         ({"logits": np.zeros(5, np.float32)}, r"logits is float32 \(5,\)"),
         ({"logits": np.zeros((4, 3), np.float32)}, r"logits is float32 \(4, 3\)"),
         ({"ova": np.zeros((1, 2, 3), np.float32)}, r"ova is float32 \(1, 2, 3\)"),
+        ({"ova": np.zeros((0, 2, 3), np.float32)}, r"ova is float32 \(0, 2, 3\)"),
         ({"ova": np.zeros((5, 2, 4), np.float32)}, "does not go with logits"),
         ({"ova": np.zeros((5, 3, 3), np.float32)}, "does not go with logits"),
         ({"features": np.array(["a"] * 5)}, "features is"),
@@ -151,14 +154,22 @@ def images(n: int) -> torch.Tensor:
 def test_outputs_in_batches_are_those_of_the_network(head: str, training: bool) -> None:
     """In evaluation mode, in whatever batches; the network keeps its mode and its statistics."""
     classifier = Classifier(small_backbone(batchnorm=True), 4, head).train(training)
+    classifier.backbone.input = Input((7, 10), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
     before = classifier.backbone.net[0][1].running_mean.clone()
-    pixels = images(11)
-    found = [predict(classifier, lambda a, b: pixels[a:b], 11, CPU, batch=size) for size in (4, 11, 256)]
+    pixels, asked = images(11), list[tuple[int, int]]()
+
+    def give(a: int, b: int) -> torch.Tensor:
+        asked.append((a, b))
+        return pixels[a:b]
+
+    found = [predict(classifier, give, 11, CPU, batch=size) for size in (4, 11, 256)]
+    assert asked == [(0, 4), (4, 8), (8, 11), (0, 11), (0, 11)]
     assert classifier.training == training
     assert torch.equal(classifier.backbone.net[0][1].running_mean, before)
     with torch.no_grad():
-        normal = (pixels.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
-        expected = classifier.eval()(normal)
+        resized = F.interpolate(pixels.permute(0, 3, 1, 2).float() / 255, (7, 10), mode="bilinear", antialias=True)
+        mean, std = (torch.tensor(values)[:, None, None] for values in ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+        expected = classifier.eval()((resized - mean) / std)
     assert set(found[0]) == ({"features", "logits"} if head == "closed" else {"features", "logits", "ova"})
     for one in found:
         for name, value in one.items():
@@ -171,10 +182,11 @@ def test_rows_keep_their_order_whatever_it_is(tmp_path: Path) -> None:
     rows = np.array([13, 2, 9, 0])
     store = Store.open(index, np.arange(len(index)), progress=False)
     classifier = Classifier(small_backbone(), 4)
-    together = predict_rows(classifier, store, index, index.label, rows, CPU)
+    labels = index.label + 5
+    together = predict_rows(classifier, store, index, labels, rows, CPU)
     assert together.keys.tolist() == [index.keys[row] for row in rows]
     assert together.domain.tolist() == [key.split("/")[0] for key in together.keys]
-    assert together.label.tolist() == index.label[rows].tolist()
+    assert together.label.tolist() == labels[rows].tolist()
     for place, row in enumerate(rows):
-        alone = predict_rows(classifier, store, index, index.label, np.array([row]), CPU)
+        alone = predict_rows(classifier, store, index, labels, np.array([row]), CPU)
         np.testing.assert_allclose(together.logits[place], alone.logits[0], rtol=1e-4, atol=1e-5)
