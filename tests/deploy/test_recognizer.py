@@ -270,13 +270,15 @@ def test_averaged_weights_that_were_taken_out_are_not_looked_for(moved: Path) ->
     assert plain.threshold == selected.threshold
 
 
-def test_the_network_is_shown_what_the_manifest_says(moved: Path) -> None:
-    """Whatever a network of this name is shown by then."""
-    manifest = json.loads((moved / "manifest.json").read_text())
-    manifest["input"] |= {"size": [24, 20], "mean": [0.1, 0.2, 0.3]}
+def test_the_network_is_the_one_of_the_manifest(moved: Path) -> None:
+    """Whatever it was asked for as, and is shown by its name's default."""
+    config, manifest = (json.loads((moved / name).read_text()) for name in ("run.json", "manifest.json"))
+    manifest["input"] |= {"size": [34, 38], "mean": [0.1, 0.2, 0.3]}
     (moved / "manifest.json").write_text(json.dumps(manifest))
-    shown = opendg.load(moved, device="cpu").classifier.backbone.input
-    assert (shown.size, shown.mean) == ((24, 20), (0.1, 0.2, 0.3))
+    (moved / "run.json").write_text(json.dumps(config | {"backbone": "resnet18"}))
+    backbone = opendg.load(moved, device="cpu").classifier.backbone
+    assert (backbone.name, backbone.input.size, backbone.input.mean) == ("convnet", (34, 38), (0.1, 0.2, 0.3))
+    assert opendg.evaluate(moved, scores="cls", device="cpu")["backbone"] == "convnet"
 
 
 def test_a_score_that_looks_at_the_head_is_given_its_weights(moved: Path) -> None:
