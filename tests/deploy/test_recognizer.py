@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from itertools import compress, repeat
+from dataclasses import replace
+from itertools import compress, count, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +32,15 @@ from tests.tiny import CLASSES, picture, quick, write_tree
 @pytest.fixture(scope="module")
 def recognizer(trained: Path) -> Recognizer:
     return opendg.load(trained, device="cpu")
+
+
+@pytest.fixture
+def moved(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run in which no score has been fitted yet."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    for file in run.glob("score-*"):
+        file.unlink()
+    return run
 
 
 def test_it_knows_what_it_was_trained_on(recognizer: Recognizer) -> None:
@@ -67,6 +77,8 @@ def test_images_come_from_anything_that_gives_them(recognizer: Recognizer, tree:
     assert recognizer.predict(image for image in images) == expected
     assert list(recognizer.stream(iter(images))) == expected
     assert len(recognizer.predict((tree / "ink").glob("*/00?.png"), batch=7)) == 40
+    arrays = repeat(picture("ink", "bar", 0), 5)
+    assert [one.image for one in recognizer.predict(arrays, batch=2)] == [f"image {number}" for number in range(5)]
     assert recognizer.scores(iter(images)).tolist() == pytest.approx([one.confidence for one in expected], abs=1e-6)
 
 
@@ -95,8 +107,8 @@ def test_images_larger_than_those_of_training_are_read_as_in_an_evaluation(tmp_p
     """At the size of training first, of which the network sees another again."""
     tree = write_tree(tmp_path / "signs", each=6)
     for file in tree.rglob("*.png"):
-        size = (64, 48) if file.is_relative_to(tree / "wood") else (40, 36)
-        Image.open(file).resize(size).save(file)
+        size = (320, 240) if file.is_relative_to(tree / "wood") else (40, 36)
+        Image.open(file).resize(size).save(file, "JPEG")  # which is decoded at a fraction of its size
     run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(iterations=2))
     assert run.image_size == (36, 40)
     opendg.evaluate(run.path, device="cpu")
@@ -129,6 +141,15 @@ def test_the_threshold_accepts_the_share_asked_for(trained: Path, accept: float,
     assert np.mean(scores > made._ranked_threshold) < accept
 
 
+def test_95_percent_are_accepted_unless_said_otherwise(moved: Path) -> None:
+    file, random = Run.open(moved).val_file("averaged"), np.random.default_rng(0)
+    many = Predictions.load(file).take(np.zeros(100, np.int64))
+    many = replace(many, ova=random.normal(size=(100, 2, 3)).astype(np.float32))
+    file.write_bytes(many.pack())
+    made = opendg.load(moved, device="cpu")
+    assert np.mean(made.score(many) >= made._ranked_threshold) == 0.95
+
+
 def test_confidences_and_threshold_are_read_alike(trained: Path, tree: Path) -> None:
     images = sorted(tree.rglob("*.png"))
     for score in ("bcls", "cls", "energy"):
@@ -137,6 +158,20 @@ def test_confidences_and_threshold_are_read_alike(trained: Path, tree: Path) -> 
         sure = [one for one in found if abs((one.confidence or 0) - made.threshold) > 1e-9]
         assert {one.label == "unknown" for one in sure} == {True, False}
         assert all((one.label == "unknown") == ((one.confidence or 0) < made.threshold) for one in sure)
+
+
+def test_images_surer_than_a_probability_can_say_are_told_apart(moved: Path, tree: Path) -> None:
+    run = Run.open(moved)
+    file, weights = run.val_file("averaged"), run.load_weights("averaged")
+    larger = {name: tensor * 1000 for name, tensor in weights.items() if name.startswith("head.ova.")}
+    save_file(weights | larger, run.weight_file("averaged"))
+    val = Predictions.load(file)
+    assert val.ova is not None
+    file.write_bytes(replace(val, ova=1000 * val.ova).pack())
+    made = opendg.load(moved, accept=0.5, device="cpu")
+    assert made.threshold == 1
+    found = made.predict(sorted((tree / "ink").rglob("*.png")))
+    assert {one.label != "unknown" for one in found if one.confidence == 1} == {True, False}
 
 
 def test_labels_follow_the_threshold(trained: Path, tree: Path) -> None:
@@ -173,6 +208,10 @@ def test_scores_of_many_images_take_no_more_memory(
     assert seen == [64, 64, 22]
 
 
+def test_outputs_are_of_no_class_that_anybody_has_told(recognizer: Recognizer) -> None:
+    assert not recognizer.outputs(picture("ink", "bar", 0)[None]).known.any()
+
+
 def test_no_images_no_answers(recognizer: Recognizer) -> None:
     assert recognizer.predict([]) == []
     assert recognizer.scores([]).shape == (0,)
@@ -186,8 +225,10 @@ def test_broken_images_are_reported_and_the_rest_predicted(recognizer: Recognize
     assert [one.error is None for one in found] == [False, True, False, False, False, False]
     assert [one.label for one in found if one.error] == ["error"] * 5
     assert [one.confidence is None for one in found] == [bool(one.error) for one in found]
+    assert [one.closest in recognizer.classes for one in found] == [not one.error for one in found]
+    assert {one.closest for one in found if one.error} == {""}
     assert "torn.png" in str(found[0].error)
-    assert "No such file" in str(found[2].error)
+    assert found[2].error == f"{str(images[2])!r} cannot be read: No such file or directory."
     assert "must be uint8 (height, width, 3)" in str(found[4].error)
     with pytest.raises(OpenDGError, match="torn.png"):
         recognizer.scores(images)
@@ -218,8 +259,10 @@ def test_a_stream_reads_no_further_than_asked(recognizer: Recognizer, tree: Path
     stream = recognizer.stream([tree / "ink/bar/000.png", tree / "no such file"], batch=1)
     assert next(stream).error is None
     assert "No such file" in str(next(stream).error)
-    endless = recognizer.stream(repeat(tree / "ink/bar/000.png"), batch=2)
+    numbers = count()
+    endless = recognizer.stream((tree / "ink/bar/000.png" for _ in numbers), batch=2)
     assert [next(endless).error for _ in range(5)] == [None] * 5
+    assert next(numbers) == 6
 
 
 def test_weights_can_be_chosen(trained: Path, tree: Path) -> None:
@@ -255,13 +298,15 @@ def test_a_run_without_the_one_vs_all_head(tree: Path, tmp_path: Path) -> None:
         opendg.load(run.path, weights="averaged")
 
 
-@pytest.fixture
-def moved(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run in which no score has been fitted yet."""
-    run = shutil.copytree(trained, tmp_path / "run")
-    for file in run.glob("score-*"):
-        file.unlink()
-    return run
+def test_classes_are_named_in_the_order_of_the_manifest(moved: Path, tree: Path) -> None:
+    images = sorted(tree.rglob("*.png"))
+    before = opendg.load(moved, device="cpu").predict(images)
+    manifest = json.loads((moved / "manifest.json").read_text())
+    (moved / "manifest.json").write_text(json.dumps(manifest | {"classes": ["dot", "bar", "cross"]}))
+    after = opendg.load(moved, device="cpu").predict(images)
+    assert [{"bar": "dot", "cross": "bar", "dot": "cross"}[one.closest] for one in before] == [
+        one.closest for one in after
+    ]
 
 
 def test_averaged_weights_that_were_taken_out_are_not_looked_for(moved: Path) -> None:
@@ -396,11 +441,15 @@ def test_a_strangers_fit_is_checked(moved: Path, state: bytes, sentence: str) ->
         opendg.load(moved, score="knn", device="cpu")
 
 
-@pytest.mark.parametrize("method", ["arpl", "crossmatch", "openmax"])
-def test_a_method_is_read_with_its_own_score(tree: Path, tmp_path: Path, method: str) -> None:
-    """Also where it has the one-vs-all head beside."""
-    run = opendg.train(method, data=str(tree), out=tmp_path / "run", chosen={"ova": "true"}, **quick(iterations=2))
-    assert opendg.load(run.path, device="cpu").score.name == METHODS[method].score
+@pytest.mark.parametrize(
+    ("method", "ova", "score"),
+    [("erm", "true", "bcls"), ("medic", "false", "cls")]
+    + [(name, "true", METHODS[name].score) for name in ("arpl", "crossmatch", "openmax")],
+)
+def test_a_method_is_read_with_its_own_score(tree: Path, tmp_path: Path, method: str, ova: str, score: str) -> None:
+    """Also where it has the one-vs-all head beside. Where its own is a plain one, that head is read if it is there."""
+    run = opendg.train(method, data=str(tree), out=tmp_path / "run", chosen={"ova": ova}, **quick(iterations=2))
+    assert opendg.load(run.path, device="cpu").score.name == score
 
 
 def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:
@@ -412,6 +461,8 @@ def test_a_folder_gives_its_images_in_order(tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for path in found] == [
         "a.jpeg", "b.PNG", "deep/c.webp", "deep/d.tiff", "notes.txt",
     ]  # fmt: skip
+    with pytest.raises(OpenDGError, match="There is no .*none.: give image files or folders"):
+        find_images([tmp_path, tmp_path / "none"])
 
 
 def test_pipes_are_not_waited_for_and_links_to_nothing_are_told(recognizer: Recognizer, tmp_path: Path) -> None:
