@@ -304,9 +304,12 @@ def test_the_input_travels_with_the_weights(tree: Path, tmp_path: Path) -> None:
 
 
 def test_a_network_comes_back_as_it_was_trained(tree: Path, tmp_path: Path) -> None:
-    """Of three classes and two domains; what its score looks at needs no fitting, so nothing is kept of that."""
+    """Of three classes and two domains, which DANN's network tells apart.
+
+    What its score looks at needs no fitting, so nothing is kept of that.
+    """
     asked = quick(sources=["chalk", "ink"], precision="bf16")
-    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
+    run = opendg.train("dann", data=str(tree), out=tmp_path / "run", **asked)
     made = opendg.load(run.path, device="cpu").classifier
     assert (made.classes, made.low) == (3, torch.bfloat16)
     assert not list(run.path.glob("score-*"))
