@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 
+from opendg.data.catalog import DATASETS
 from opendg.errors import OpenDGError
 from opendg.runs.directory import Run
 from opendg.training.many import room, side_by_side, train_many
+from tests.data.trees import grid, write
 from tests.tiny import quick, write_tree
 
 
-def counted(number: int, seen: list[str]) -> tuple[Run, Iterator[int]]:
+def counted(number: int, seen: list[str], steps: int = 2) -> tuple[Run, Iterator[int]]:
     def iterations() -> Iterator[int]:
-        for step in range(1, 3):
+        for step in range(1, steps + 1):
             seen.append(f"{number}.{step}")
             yield step
 
@@ -31,6 +35,24 @@ def test_on_the_cpu_runs_train_one_after_another() -> None:
     runs = list(side_by_side([partial(counted, number, seen) for number in range(3)], lanes=2, device="cpu"))
     assert [run.path.name for run in runs] == ["0", "1", "2"]
     assert seen == ["0.1", "0.2", "1.1", "1.2", "2.1", "2.2"]
+
+
+@pytest.mark.parametrize(
+    ("free", "order"), [(72, "0.1 0.2 1.1 0.3 1.2 1.3 2.1 2.2 2.3"), (47, "0.1 0.2 0.3 1.1 1.2 1.3 2.1 2.2 2.3")]
+)
+def test_on_a_gpu_a_further_lane_is_begun_after_a_step_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, free: int, order: str
+) -> None:
+    """The order alone, so that it is seen where there is no GPU too."""
+    seen, looks = list[str](), list[int]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (looks.append(free) or free, 72))
+    runs = list(side_by_side([partial(counted, number, seen, 3) for number in range(3)], lanes=2))
+    assert [run.path.name for run in runs] == ["0", "1", "2"]
+    assert seen == order.split()
+    assert len(looks) == 2, "when a run has begun or ended, not at every step"
 
 
 @pytest.mark.parametrize(("free", "expected"), [(48, True), (47, False)])
@@ -121,6 +143,39 @@ def test_runs_on_other_images_or_devices_are_not_kept(tree: Path, whole: Path, t
     (moved / "neon" / "bar" / "000.png").unlink()
     with pytest.raises(OpenDGError, match="images .* are not those that .* was started with"):
         many(moved, folder)
+    written = folder / "wood-1" / "run.json"
+    written.write_text(json.dumps(json.loads(written.read_text()) | {"starting_weights": "other"}))
+    with pytest.raises(OpenDGError, match="weights .* are not those that .*wood-1' was started with"):
+        many(tree, folder)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_is_taken_up_again_on_the_devices_that_are_asked_for(
+    tree: Path, whole: Path, tmp_path: Path, devices: int
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "runs")
+    for path in folder.iterdir():
+        (path / "weights.safetensors").unlink()
+        config = json.loads((path / "run.json").read_text()) | {"devices": devices}
+        (path / "run.json").write_text(json.dumps(config))
+    with pytest.raises(OpenDGError, match="There is no device 'gpu'"):
+        many(tree, folder, device="gpu", devices=devices)
+
+
+def test_runs_are_given_in_the_order_asked_for_and_done_with_as_they_come(
+    tree: Path, whole: Path, tmp_path: Path
+) -> None:
+    folder, done = shutil.copytree(whole, tmp_path / "runs"), list[str]()
+    shutil.rmtree(folder / "ink-0")
+    runs = many(tree, folder, checkpoint_every=4, finished=lambda run: done.append(run.path.name))
+    assert [run.path.name for run in runs] == ["ink-0", "wood-0", "ink-1", "wood-1"]
+    assert done == ["wood-0", "ink-1", "wood-1", "ink-0"]
+
+
+def test_steps_are_compiled_where_it_pays_for_all_runs_together(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        many(tree, tmp_path, iterations=3000, batch=1, checkpoint_every=20, report=stop_in(1))
+    assert Run.open(tmp_path / "ink-0").config["compile"]
 
 
 def test_a_run_is_taken_up_again_where_its_data_lie_now(whole: Path, tmp_path: Path) -> None:
@@ -132,8 +187,21 @@ def test_a_run_is_taken_up_again_where_its_data_lie_now(whole: Path, tmp_path: P
     assert weights(folder) == weights(whole)
 
 
-def test_a_folder_that_is_no_run_is_refused(tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "wood-1").mkdir()
+def test_a_run_on_a_named_dataset_is_taken_up_again_below_its_new_root(tmp_path: Path) -> None:
+    pacs = DATASETS["pacs"]
+    write(tmp_path / "here" / "pacs" / "kfold", grid(pacs.domains, pacs.classes, each=4, height=32, width=32))
+    asked = {name: value for name, value in quick(checkpoint_every=4).items() if name not in ("target", "unknown")}
+    sketch = partial(train_many, "erm", "pacs", ["sketch"], [0], folder=tmp_path / "runs", **asked)
+    with pytest.raises(KeyboardInterrupt):
+        sketch(root=tmp_path / "here", report=stop_in(1))
+    (tmp_path / "here").rename(tmp_path / "there")
+    (run,) = sketch(root=tmp_path / "there")
+    assert run.finished
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch], ids=["folder", "file"])
+def test_what_is_no_run_is_refused(tree: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "wood-1")
     with pytest.raises(OpenDGError, match="wood-1' is not a run directory"):
         many(tree, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["wood-1"]
@@ -146,6 +214,7 @@ def test_a_folder_that_is_no_run_is_refused(tree: Path, tmp_path: Path) -> None:
         (["ink", "wood", "ink"], [0], {}, "The target 'ink' is named twice"),
         (["ink"], [1, 0, 1], {}, "The seed 1 is named twice"),
         (["ink"], [0], {"iteratons": 9}, "no argument 'iteratons': did you mean 'iterations'"),
+        (["ink"], [0], {"lane": 1}, "no argument 'lane': did you mean 'lanes'"),
         (["ink", "wood"], [0], {"sources": ["chalk", "wood"]}, "'wood' is both source and target"),
     ],
 )

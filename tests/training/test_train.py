@@ -24,7 +24,7 @@ from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
 from opendg.runs.directory import Run
 from opendg.training.devices import fits
-from opendg.training.train import _or_nothing
+from opendg.training.train import _or_nothing, start
 from tests.data.trees import grid, write
 from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree
@@ -264,6 +264,24 @@ def test_too_many_broken_images_are_an_error_too(tmp_path: Path, broken: str) ->
     with pytest.raises(OpenDGError, match="has no training image|has a validation image"):
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(on_bad_image="skip"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "compiled"),
+    [
+        ({"iterations": 12_000}, True),
+        ({"iterations": 11_999}, False),
+        ({"iterations": 4_000, "runs": 3}, True),
+        ({"iterations": 12_000, "compile": False}, False),
+        ({"iterations": 4, "compile": True}, True),
+    ],
+    ids=str,
+)
+def test_a_step_is_compiled_where_that_is_asked_for_or_pays(
+    tree: Path, tmp_path: Path, asked: dict[str, Any], compiled: bool
+) -> None:
+    run, _ = start("erm", str(tree), out=tmp_path / "run", capture=False, **quick(**asked))
+    assert (run.config["compile"], run.config["capture"]) == (compiled, False)
 
 
 def test_two_runs_with_one_seed_are_one(tree: Path, tmp_path: Path) -> None:
