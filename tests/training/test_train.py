@@ -24,7 +24,7 @@ from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
 from opendg.runs.directory import Run
 from opendg.training.devices import fits
-from opendg.training.train import _or_nothing, start
+from opendg.training.train import _or_nothing, start, take_up
 from tests.data.trees import grid, write
 from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree
@@ -113,7 +113,9 @@ def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> Non
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
     assert stopped.value.__notes__ == [f"go on with `opendg train --resume {tmp_path / 'run'}`"]
     assert (tmp_path / "run" / "checkpoints").is_dir()
-    assert opendg.resume(tmp_path / "run", device="cpu").finished
+    seen: list[tuple[int, int]] = []
+    assert opendg.resume(tmp_path / "run", device="cpu", report=lambda *values: seen.append(values[:2])).finished
+    assert seen == [(6, 6)]
 
 
 def test_another_process_of_a_run_that_fails_leaves_the_run_alone(tree: Path, tmp_path: Path) -> None:
@@ -144,12 +146,16 @@ def test_a_run_goes_on_with_as_many_devices_as_it_was_started_on(tree: Path, tmp
     assert config["devices"] == 1
     with pytest.raises(OpenDGError, match="was started on 1 device and would go on with 3: resume it with --devices 1"):
         opendg.resume(out, device="cpu", devices=3)
+    with pytest.raises(OpenDGError, match="There is no device 'gpu'"):
+        opendg.resume(out, device="gpu")
     (out / "run.json").write_text(json.dumps(config | {"devices": 2}))
     with pytest.raises(OpenDGError, match="was started on 2 devices and would go on with 1: .* --devices 2"):
         opendg.resume(out, device="cpu")
-    del config["devices"]  # as in runs from before it was kept
+    for name in ("devices", "starting_weights", "track"):  # as in runs from before they were kept
+        del config[name]
     (out / "run.json").write_text(json.dumps(config))
     assert opendg.resume(out, device="cpu").finished
+    assert not (out / "tensorboard").exists()
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path: Path) -> None:
@@ -177,9 +183,12 @@ def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> No
     with pytest.raises(OpenDGError, match="are not those that .* was started with: put them back"):
         opendg.resume(tmp_path / "run", device="cpu")
     extra.unlink()
+    _, late = take_up(tmp_path / "run", device="cpu")
     opendg.resume(tmp_path / "run", device="cpu")
     with pytest.raises(OpenDGError, match="is finished: evaluate it with `opendg evaluate"):
-        opendg.resume(tmp_path / "run", device="cpu")
+        opendg.resume(tmp_path / "run", device="cpu", devices=3)
+    with pytest.raises(OpenDGError, match="is finished"):  # by another one, since it was looked at
+        next(late)
 
 
 def test_a_run_knows_the_weights_that_it_started_from(tree: Path, tmp_path: Path) -> None:
@@ -342,10 +351,12 @@ def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("inside", ["runs/one", "wood/run"])
-def test_a_run_among_the_data_is_refused(tree: Path, inside: str) -> None:
-    """It would be taken for a domain, by its own evaluation too."""
-    with pytest.raises(OpenDGError, match="would lie in the folder of the data: give another place with --out"):
-        opendg.train("erm", data=str(tree), out=tree / inside, **quick())
+def test_a_run_among_the_data_is_refused(tree: Path, inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken for a domain, by its own evaluation too; also where it is named from within."""
+    monkeypatch.chdir(tree)
+    for out in (tree / inside, Path(inside)):
+        with pytest.raises(OpenDGError, match="would lie in the folder of the data: give another place with --out"):
+            opendg.train("erm", data=str(tree), out=out, **quick())
     assert not (tree / inside).exists()
 
 
