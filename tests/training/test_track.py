@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import opendg
+from opendg.predictions import Predictions
 from opendg.runs.directory import Run
 from opendg.training import track
 from opendg.training.train import resume
+from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick
 
 Curves = dict[str, dict[int, float]]  # name -> step -> value
@@ -51,6 +53,7 @@ def from_mlflow(run: Run) -> Curves:
     assert found.info.run_name == run.path.name
     assert found.info.status == "FINISHED"
     assert found.data.params["recipe/iterations"] == str(run.config["recipe"]["iterations"])
+    assert found.data.params["directory"] == str(run.path.resolve())
     curves: Curves = {}
     for name in found.data.metrics:
         points = client.get_metric_history(found.info.run_id, name)
@@ -74,18 +77,23 @@ def records(path: Path) -> Iterator[bytes]:
             part = b""
 
 
-def from_wandb(run: Run) -> Curves:
-    """Of all sessions together, as `wandb sync` would put them."""
+def wandb_records(run: Run) -> list[list[Any]]:
+    """What wandb wrote, session by session."""
     proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    curves: Curves = {}
-    ids = set()
     files = sorted(run.path.glob("wandb/offline-run-*/*.wandb"))
     for _ in range(100):  # wandb's own process may still be writing when `finish` is back
         written = [[proto.Record.FromString(data) for data in records(file)] for file in files]
         if any(record.HasField("exit") for record in written[-1]):
             break
         time.sleep(0.1)
-    for part in written:
+    return written
+
+
+def from_wandb(run: Run) -> Curves:
+    """Of all sessions together, as `wandb sync` would put them."""
+    curves: Curves = {}
+    ids = set()
+    for part in wandb_records(run):
         for record in part:
             if record.HasField("run"):
                 ids.add((record.run.run_id, record.run.project, record.run.display_name))
@@ -138,6 +146,8 @@ def test_a_killed_run_goes_on_in_the_same_curves(name: str, tree: Path, tmp_path
     assert curves["lr"][50] == pytest.approx(1e-3)
     assert curves["lr"][120] == pytest.approx(1e-4)  # the step schedule has come down
     assert sorted(curves["val/accuracy"])[0] == 72  # selection starts at 60 % of the run
+    accuracy = Predictions.load(run.val_file("selected")).correct.mean()
+    assert curves["finished/accuracy"] == {120: pytest.approx(accuracy, rel=1e-6)}
 
 
 def test_a_run_that_begins_anew_replaces_its_curves(tree: Path, tmp_path: Path) -> None:
@@ -149,6 +159,63 @@ def test_a_run_that_begins_anew_replaces_its_curves(tree: Path, tmp_path: Path) 
         for file in (run.path / "tensorboard").iterdir():  # as of a process that sorts behind those to come
             file.rename(file.with_name(file.name.replace(".tfevents.", ".tfevents.9")))
     assert from_tensorboard(run) == {"losses/ce": {50: 2.0}}
+
+
+def test_a_tensorboard_that_is_open_forgets_what_it_has_read(tmp_path: Path) -> None:
+    """As it reads in Python, where its data server cannot run."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")
+    run = Run.create(tmp_path / "run", {}, MANIFEST)
+    opened = accumulator.EventAccumulator(str(run.path / "tensorboard"), {"tensors": 10})
+    for steps in ([50, 100], [50], [50, 100, 150]):
+        with track.Tracker(run, "tensorboard", 0) as tracker:
+            for step in steps:
+                tracker.log({"step": step, "losses": {"ce": 1.0}})
+        opened.Reload()
+        assert [point.step for point in opened.Tensors("losses/ce")] == steps
+
+
+def test_warnings_of_the_log_are_no_curves(tree: Path, tmp_path: Path) -> None:
+    run = opendg.train("erm", str(tree), out=tmp_path / "run", **quick(iterations=2))
+    run.log({"step": 2, "warning": "The checkpoint 'step-00000002' is torn."})
+    log = run.read_log()
+    with track.Tracker(run, "tensorboard", 2):
+        pass
+    assert sorted(from_tensorboard(run)) == ["losses/ce", "lr"]
+    assert run.read_log() == log, "nothing has failed"
+
+
+@pytest.mark.filterwarnings("ignore:.*filesystem.*:FutureWarning")
+def test_mlflow_tells_runs_apart_and_how_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a run that has failed before there was anything to log, and one that was asked for in many words."""
+    client = pytest.importorskip("mlflow.tracking").MlflowClient()
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "others")
+    first, second = (Run.create(tmp_path / name, {"command": name * 9000}, MANIFEST) for name in "ab")
+
+    def states() -> dict[str, str]:
+        runs = client.search_runs([client.get_experiment_by_name("others").experiment_id])
+        return {found.info.run_name: found.info.status for found in runs}
+
+    for run in (first, second):
+        with pytest.raises(RuntimeError), track.Tracker(run, "mlflow", 0):
+            raise RuntimeError("out of memory")
+    assert states() == {"a": "FAILED", "b": "FAILED"}
+    with track.Tracker(first, "mlflow", 0) as tracker:
+        assert states() == {"a": "RUNNING", "b": "FAILED"}
+        tracker.log({"step": 50, "lr": 0.5})
+    assert states() == {"a": "FINISHED", "b": "FAILED"}
+
+
+def test_wandb_is_told_of_a_run_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_PROJECT", "others")
+    run = Run.create(tmp_path / "run", {"method": "erm"}, MANIFEST)
+    with pytest.raises(RuntimeError), track.Tracker(run, "wandb", 0):
+        raise RuntimeError("out of memory")
+    (written,) = wandb_records(run)
+    assert [record.exit.exit_code for record in written if record.HasField("exit")] == [1]
+    (began,) = (record.run for record in written if record.HasField("run"))
+    assert began.project == "others"
+    assert {item.key: item.value_json for item in began.config.update}["method"] == '"erm"'
 
 
 def test_tensorboard_is_the_default_where_it_is_installed(tree: Path, tmp_path: Path) -> None:
@@ -175,6 +242,12 @@ def test_without_tensorboard_a_run_has_its_log_alone(tree: Path, tmp_path: Path)
     assert not (run.path / "tensorboard").exists()
 
 
+def test_either_package_writes_for_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in ("tensorboard", "tensorboardX"):
+        monkeypatch.setattr(track, "find_spec", lambda name, there=there: name == there or None)
+        track.check_tracker("tensorboard")
+
+
 @pytest.mark.usefixtures("nothing_installed")
 @pytest.mark.parametrize("name", READERS)
 def test_a_tracker_that_is_not_installed_is_refused_in_a_sentence(name: str, tree: Path, tmp_path: Path) -> None:
@@ -184,9 +257,10 @@ def test_a_tracker_that_is_not_installed_is_refused_in_a_sentence(name: str, tre
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_tracker_is_refused_with_near_matches(tree: Path, tmp_path: Path) -> None:
+def test_an_unknown_tracker_is_refused_with_near_matches(tmp_path: Path) -> None:
+    """Before the data are looked for."""
     with pytest.raises(opendg.OpenDGError, match="no tracker 'wanbd': did you mean 'wandb'"):
-        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="wanbd"))
+        opendg.train("erm", str(tmp_path / "nowhere"), out=tmp_path / "run", **quick(track="wanbd"))
 
 
 def test_none_leaves_no_trace(tree: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from opendg.errors import OpenDGError, unknown_name
 from opendg.runs.directory import Run
+from opendg.runs.files import write_atomic
 
 PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "mlflow": ("mlflow",)}
 CHOICES = ("auto", *PACKAGES, "none")
@@ -103,13 +104,13 @@ def make_logger(name: str, run: Run) -> Logger:
 def _tensorboard(run: Run) -> Logger:
     """In the place of the curves of an earlier start, also where a kill came before the first checkpoint.
 
-    Their files go: TensorBoard reads files by the second and the process in their names, so that those of a run that
-    was killed and went on within a second might come last. One that is open is told to forget what it has read.
+    Their files are emptied: TensorBoard reads files by the second and the process in their names, so that those of a
+    run that was killed and went on within a second might come last. One that is open is told to forget what it has
+    read (`purge_step`: from the second start that it sees on). It would wait for ever for a file that is gone.
     """
-    earlier = list((run.path / "tensorboard").glob("events.out.tfevents.*"))
-    for file in earlier:
-        file.unlink()
-    return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0 if earlier else None)
+    for file in (run.path / "tensorboard").glob("events.out.tfevents.*"):
+        write_atomic(file, b"")
+    return TensorBoardLogger(run.path, name="", version="tensorboard", purge_step=0)
 
 
 def flat(values: dict[str, Any], above: str = "") -> dict[str, Any]:
