@@ -83,9 +83,11 @@ def test_a_method_that_averages_by_itself_has_no_iterate_to_select(
     tree: Path, tmp_path: Path, method: str, chosen: dict[str, str]
 ) -> None:
     asked = quick(select="source-accuracy", chosen=chosen)
-    with pytest.raises(OpenDGError, match="ends with a mean .* --select source-accuracy .* leave --select out"):
+    with pytest.raises(OpenDGError, match="ends with a mean .* --select source-acc.* of one .* leave --select out"):
         opendg.train(method, data=str(tree), out=tmp_path / "run", **asked)
-    with pytest.raises(OpenDGError, match="ends with a mean .* --average-over 0.5 .* leave --average-over out"):
+    with pytest.raises(
+        OpenDGError, match="ends with .* --average-over 0.5 .* another mean .* leave --average-over out"
+    ):
         opendg.train(method, data=str(tree), out=tmp_path / "run", **quick(average_over=0.5, chosen=chosen))
     assert not (tmp_path / "run").exists()
 
@@ -104,14 +106,19 @@ def test_selfreg_that_does_not_average_may_select(tree: Path, tmp_path: Path) ->
 
 
 def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> None:
-    asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5)
+    """And the averaged ones are of all iterations, with their share of the start."""
+    late = {"select": "source-accuracy", "select_after": 0.5, "average_over": 0.5, "average_start": 0.2}
+    asked = quick(iterations=20, lr=0.02, **late)
     run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
     looks = {entry["step"]: entry["val"]["accuracy"] for entry in run.read_log() if "val" in entry}
     assert list(looks) == list(range(10, 21))
     best = max(step for step, accuracy in looks.items() if accuracy == max(looks.values()))
-    expected = advance(make_parts(tree, "erm", **asked), best).finished_weights()
+    loop = advance(make_parts(tree, "erm", **asked), best)
     selected = run.load_weights("selected")
-    assert all(torch.equal(selected[name], tensor) for name, tensor in expected.items())
+    assert all(torch.equal(selected[name], tensor) for name, tensor in loop.finished_weights().items())
+    averaged = run.load_weights("averaged")
+    expected = advance(loop, 20 - best).finished_weights(averaged=True)
+    assert all(torch.equal(averaged[name], tensor) for name, tensor in expected.items())
     assert np.mean(Predictions.load(run.val_file("selected")).correct) == looks[best]
 
 

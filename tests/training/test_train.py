@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +20,18 @@ import opendg
 from opendg.data.catalog import DATASETS
 from opendg.data.tree import scan
 from opendg.errors import OpenDGError
+from opendg.methods.erm import ERM
 from opendg.models.backbones import build_backbone
 from opendg.predictions import Predictions
 from opendg.protocol import make_protocol
 from opendg.runs.directory import Run
 from opendg.training.devices import fits
+from opendg.training.survey import SourceSurvey
 from opendg.training.train import _or_nothing, start, take_up
 from tests.data.trees import grid, write
 from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree
+from tests.training.parts import advance, make_parts
 
 LISTENING: list[list[str]] = []
 
@@ -82,11 +86,15 @@ def test_unknown_classes_of_the_sources_are_not_trained_on(tmp_path: Path) -> No
 
 def test_the_log_holds_means_and_the_last_step(tree: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int, dict[str, float]]] = []
-    asked = quick(iterations=60, report=lambda *values: seen.append(values))
-    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
-    log = [entry for entry in run.read_log() if "losses" in entry]
-    assert [entry["step"] for entry in log] == [50, 60]
-    assert [(step, losses) for step, _, losses in seen] == [(entry["step"], entry["losses"]) for entry in log]
+    asked = quick(iterations=52, batch=1, schedule="cosine")
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", report=lambda *told: seen.append(told), **asked)
+    loop = make_parts(tree, "erm", **asked)
+    expected = [
+        {"step": 50, "losses": advance(loop, 50).losses(50), "lr": loop.rate(49)},
+        {"step": 52, "losses": advance(loop, 2).losses(2), "lr": loop.rate(51)},
+    ]
+    assert run.read_log() == expected
+    assert seen == [(entry["step"], 52, entry["losses"]) for entry in expected]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +124,43 @@ def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> Non
     seen: list[tuple[int, int]] = []
     assert opendg.resume(tmp_path / "run", device="cpu", report=lambda *values: seen.append(values[:2])).finished
     assert seen == [(6, 6)]
+
+
+def test_the_last_checkpoint_is_the_finished_run(tree: Path, tmp_path: Path) -> None:
+    with opened_files() as opened:
+        run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=3))
+    assert {int(found[1]) for path in opened if (found := re.search(r"step-(\d+)", path))} == {3}
+    assert not run.checkpoints.exists()
+
+
+def test_a_methods_own_work_is_done_before_the_first_iteration_and_after_each_interval(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on recalls what was found, and does not do it again; a network is looked at when it is done."""
+    done: list[tuple[str, int]] = []
+    look = SourceSurvey.val
+
+    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    def val(survey: SourceSurvey) -> Predictions:
+        done.append(("look", 0))
+        return look(survey)
+
+    monkeypatch.setattr(ERM, "interval", 2)
+    monkeypatch.setattr(ERM, "every", lambda method, survey, classifier, state: done.append(("every", int(state.step))))
+    monkeypatch.setattr(ERM, "recall", lambda method, state: done.append(("recall", int(state.step))))
+    monkeypatch.setattr(SourceSurvey, "val", val)
+    asked = quick(checkpoint_every=4, select="source-accuracy", select_after=0.6, report=stop)
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked)
+    assert done == [
+        ("every", 0), ("recall", 0), ("every", 2), ("recall", 2), ("every", 4), ("recall", 4), ("look", 0),
+        ("look", 0),
+    ]  # fmt: skip
+    done.clear()
+    opendg.resume(tmp_path / "run", device="cpu")
+    assert done == [("recall", 4), ("look", 0), ("every", 6), ("recall", 6), ("look", 0), ("look", 0)]
 
 
 def test_another_process_of_a_run_that_fails_leaves_the_run_alone(tree: Path, tmp_path: Path) -> None:
