@@ -387,6 +387,27 @@ def test_a_network_comes_back_as_it_was_trained(tree: Path, tmp_path: Path) -> N
     assert not list(run.path.glob("score-*"))
 
 
+@pytest.mark.parametrize("which", ["selected", "averaged"])
+def test_what_a_methods_score_is_fitted_to_is_kept_for_each_network(tree: Path, tmp_path: Path, which: str) -> None:
+    """As an evaluation would fit it: to the source training images, seen by those weights."""
+    asked = quick(iterations=10, optimizer="adam", lr=1e-3, average_over=0.5)
+    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **asked)
+    kept = run.load_score(which, "openmax")
+    assert kept is not None
+    run.score_file(which, "openmax").unlink()
+    opendg.evaluate(run.path, weights=which, device="cpu")
+    fitted = run.load_score(which, "openmax")
+    assert fitted is not None
+    assert all(np.array_equal(kept[name], array) for name, array in fitted.items())
+
+
+def test_large_images_are_kept_no_larger_than_the_network_needs(tmp_path: Path) -> None:
+    """With a margin of a seventh: 37 x 37 for a ConvNet, which sees 32 x 32."""
+    tree = write(tmp_path / "tree", grid("abc", "xyz", each=4, height=80, width=80))
+    run = opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(target="c", unknown=["z"], iterations=1))
+    assert run.manifest["image_size"] == (37, 37)
+
+
 def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = opendg.train("erm", data=str(tree), **quick(target="wood, ink", iterations=2, seed=3))
