@@ -73,7 +73,7 @@ def full_pool(domains: int, classes: int, each: int = 5) -> Pool:
 def real_survey(
     folder: Path, classifier: Classifier, domains: int = 3, classes: int = 4, each: int = 6,
     gray: Callable[[int, int], int] = lambda domain, label: 40 * domain + 20 * label,
-    gaps: Sequence[tuple[int, int]] = (),
+    gaps: Sequence[tuple[int, int]] = (), unknown: Sequence[str] | None = None,
 ) -> SourceSurvey:  # fmt: skip
     """A survey of real 8 x 8 images in a folder, one gray for each domain and class; `gaps` are empty cells."""
     random = np.random.default_rng(0)
@@ -85,8 +85,8 @@ def real_survey(
                 pixels = np.clip(gray(domain, label) + random.integers(0, 9, (8, 8, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(place / f"{number}.png")
     index = scan(folder)
-    protocol = make_protocol(index, [f"d{domains}"])
+    protocol = make_protocol(index, [f"d{domains}"], unknown=unknown)
     split = protocol.apply(index)
     store = Store.open(index, np.concatenate([split.train, split.val]))
-    pool = Pool(index.domain[split.train].astype(np.int64), split.labels[split.train], domains, classes)
+    pool = Pool(index.domain[split.train].astype(np.int64), split.labels[split.train], domains, len(protocol.known))
     return SourceSurvey(classifier, store, index, split, pool, torch.device("cpu"))

@@ -19,13 +19,13 @@ from tests.methods.meta_by_hand import real_survey
 
 @pytest.fixture
 def survey(tmp_path: Path) -> SourceSurvey:
-    """Of a network that sees 16 x 16, and whose mean is not its standard deviation."""
-    classifier = small_classifier(ERM(), domains=3).float()
+    """For a network that sees 16 x 16 and has a mean and a deviation for each colour; the class `c1` is unknown."""
+    classifier = small_classifier(ERM(), classes=3).float()
     classifier.backbone.input = Input((16, 16), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    return real_survey(tmp_path / "tree", classifier)
+    return real_survey(tmp_path / "tree", classifier, unknown=["c1"])
 
 
-@pytest.mark.parametrize(("batch", "sizes"), [(50, [50, 10]), (59, [59, 1]), (60, [60]), (256, [60])])
+@pytest.mark.parametrize(("batch", "sizes"), [(40, [40, 5]), (44, [44, 1]), (45, [45]), (256, [45])])
 def test_every_training_image_is_shown_once_and_as_the_network_takes_it(
     survey: SourceSurvey, tmp_path: Path, batch: int, sizes: list[int]
 ) -> None:

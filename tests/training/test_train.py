@@ -408,9 +408,12 @@ def test_large_images_are_kept_no_larger_than_the_network_needs(tmp_path: Path) 
     assert run.manifest["image_size"] == (37, 37)
 
 
-def test_the_default_place_names_the_run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", ["wood, ink", ["wood", "ink"]], ids=str)
+def test_the_default_place_names_the_run(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str | list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    run = opendg.train("erm", data=str(tree), **quick(target="wood, ink", iterations=2, seed=3))
+    run = opendg.train("erm", data=str(tree), **quick(target=target, iterations=2, seed=3))
     assert run.path == Path("runs/signs-wood+ink-erm-3")
     assert run.config["protocol"]["targets"] == ("wood", "ink")
     assert np.isin(["commit", "command", "created", "machine", "versions"], list(run.config)).all()
