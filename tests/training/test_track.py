@@ -191,9 +191,11 @@ def test_mlflow_tells_runs_apart_and_how_they_end(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "others")
     first, second = (Run.create(tmp_path / name, {"command": name * 9000}, MANIFEST) for name in "ab")
 
+    def listed() -> list[Any]:
+        return list(client.search_runs([client.get_experiment_by_name("others").experiment_id]))
+
     def states() -> dict[str, str]:
-        runs = client.search_runs([client.get_experiment_by_name("others").experiment_id])
-        return {found.info.run_name: found.info.status for found in runs}
+        return {found.info.run_name: found.info.status for found in listed()}
 
     for run in (first, second):
         with pytest.raises(RuntimeError), track.Tracker(run, "mlflow", 0):
@@ -203,6 +205,7 @@ def test_mlflow_tells_runs_apart_and_how_they_end(tmp_path: Path, monkeypatch: p
         assert states() == {"a": "RUNNING", "b": "FAILED"}
         tracker.log({"step": 50, "lr": 0.5})
     assert states() == {"a": "FINISHED", "b": "FAILED"}
+    assert {found.data.params["command"] for found in listed()} == {"a" * 500, "b" * 500}, "as servers take it"
 
 
 def test_wandb_is_told_of_a_run_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +281,10 @@ def test_a_tracker_that_cannot_be_opened_is_an_error_in_a_sentence(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file" / "below").as_uri())
     with pytest.raises(opendg.OpenDGError, match=r"mlflow could not be opened \(.*\): see to it, or use --track none"):
         opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="mlflow"))
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "nonsense")  # which it answers with four lines
+    with pytest.raises(opendg.OpenDGError, match=r"wandb could not be opened \([^\n]*\): set WANDB_MODE=offline, or"):
+        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="wandb"))
     assert not (tmp_path / "run").exists()
 
 
