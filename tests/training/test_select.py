@@ -122,6 +122,20 @@ def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> 
     assert np.mean(Predictions.load(run.val_file("selected")).correct) == looks[best]
 
 
+def test_a_run_that_goes_on_keeps_the_best_from_before(tree: Path, tmp_path: Path) -> None:
+    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5, checkpoint_every=4)
+    whole = opendg.train("erm", data=str(tree), out=tmp_path / "whole", **asked)
+    looks = {entry["step"]: entry["val"]["accuracy"] for entry in whole.read_log() if "val" in entry}
+    assert max(looks[step] for step in range(10, 17)) > max(looks[step] for step in range(17, 21)), "another seed?"
+    with pytest.raises(KeyboardInterrupt):
+        opendg.train("erm", data=str(tree), out=tmp_path / "run", **asked, report=stop)
+    run = opendg.resume(tmp_path / "run", device="cpu")
+    assert run.weight_file("selected").read_bytes() == whole.weight_file("selected").read_bytes()
+
+
 def test_a_methods_last_work_is_done_on_the_selected_weights(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
