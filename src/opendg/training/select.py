@@ -37,21 +37,21 @@ class Selection:
         self.active = recipe.select == "source-accuracy"
         self.after, self.end = recipe.select_after, recipe.iterations
         self.interval = max(1, recipe.iterations // 40)
-        self.accuracy, self.step = -1.0, 0
+        self.accuracy = -1.0
         self.kept: dict[str, Tensor] = {}
 
     def due(self, step: int) -> bool:
         return self.active and step / self.end >= self.after and (step % self.interval == 0 or step == self.end)
 
-    def offer(self, step: int, accuracy: float, weights: dict[str, Tensor]) -> None:
+    def offer(self, accuracy: float, weights: dict[str, Tensor]) -> None:
         if accuracy >= self.accuracy:
-            self.accuracy, self.step = accuracy, step
+            self.accuracy = accuracy
             self.kept = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"best.{name}": tensor for name, tensor in self.kept.items()}
-        return tensors, {"best_accuracy": self.accuracy, "best_step": self.step}
+        return tensors, {"best_accuracy": self.accuracy}
 
     def load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        self.accuracy, self.step = float(facts["best_accuracy"]), int(facts["best_step"])
+        self.accuracy = float(facts["best_accuracy"])
         self.kept = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}

@@ -220,7 +220,7 @@ def steps(
             if selection.due(done):
                 accuracy = float(survey.val().correct.mean())
                 tracker.log({"step": done, "val": {"accuracy": accuracy}})
-                selection.offer(done, accuracy, loop.finished_weights())
+                selection.offer(accuracy, loop.finished_weights())
             if done % run.config["checkpoint_every"] == 0 and done < iterations:
                 tensors, facts = selection.save()
                 writer.checkpoint(done, loop.save() | whole_sums(fabric, loop) | tensors, facts)
