@@ -172,6 +172,13 @@ def test_runs_are_given_in_the_order_asked_for_and_done_with_as_they_come(
     assert done == ["wood-0", "ink-1", "wood-1", "ink-0"]
 
 
+def test_a_target_of_several_domains_is_one_run(tree: Path, tmp_path: Path) -> None:
+    asked = {name: value for name, value in quick(iterations=2).items() if name != "target"}
+    (run,) = train_many("erm", str(tree), ["ink,wood"], [0], folder=tmp_path, **asked)
+    assert run.path == tmp_path / "ink,wood-0"
+    assert run.config["protocol"]["targets"] == ("ink", "wood")
+
+
 def test_steps_are_compiled_where_it_pays_for_all_runs_together(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         many(tree, tmp_path, iterations=3000, batch=1, checkpoint_every=20, report=stop_in(1))
