@@ -272,6 +272,16 @@ def test_none_leaves_no_trace(tree: Path, tmp_path: Path) -> None:
     assert [entry["step"] for entry in run.read_log()] == [6]
 
 
+@pytest.fixture
+def read_anew() -> Iterator[None]:
+    """wandb reads the environment once in a process."""
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("read_anew")
 @pytest.mark.filterwarnings("ignore:.*filesystem.*:FutureWarning")
 def test_a_tracker_that_cannot_be_opened_is_an_error_in_a_sentence(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -281,7 +291,6 @@ def test_a_tracker_that_cannot_be_opened_is_an_error_in_a_sentence(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file" / "below").as_uri())
     with pytest.raises(opendg.OpenDGError, match=r"mlflow could not be opened \(.*\): see to it, or use --track none"):
         opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="mlflow"))
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "nonsense")  # which it answers with four lines
     with pytest.raises(opendg.OpenDGError, match=r"wandb could not be opened \([^\n]*\): set WANDB_MODE=offline, or"):
         opendg.train("erm", str(tree), out=tmp_path / "run", **quick(track="wandb"))
