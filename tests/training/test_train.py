@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -435,3 +436,10 @@ def test_a_run_among_the_domains_of_a_named_dataset_is_refused(tmp_path: Path) -
     asked = quick(target="sketch", unknown=None, root=tmp_path, out=tmp_path / "pacs" / "kfold" / "run")
     with pytest.raises(OpenDGError, match="would lie in the folder of the data"):
         opendg.train("erm", "pacs", **asked)
+
+
+def test_a_run_that_fails_leaves_no_thread_behind(tree: Path, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(OpenDGError, match="no longer finite") as failed:
+        opendg.train("erm", str(tree), out=tmp_path / "run", **quick(lr=1e30))
+    assert set(threading.enumerate()) <= before, f"while {failed} is at hand"

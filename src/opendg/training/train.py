@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -190,9 +191,9 @@ def iterate(
     if begin == 0 and loop.method.interval:
         loop.method.every(survey, classifier, loop.state)
     loop.method.recall(loop.state)
-    with Tracker(run, run.config.get("track", "none") if fabric.is_global_zero else "none", begin) as tracker:
+    kind = run.config.get("track", "none") if fabric.is_global_zero else "none"
+    with closing(loop.feed), Tracker(run, kind, begin) as tracker:
         yield from steps(run, loop, selection, survey, tracker, fabric, begin, report)
-        loop.feed.close()
         tracker.show({"finished/accuracy": finish(run, loop, selection, survey)}, job.recipe.iterations)
     fabric.barrier()
 
