@@ -46,3 +46,8 @@ def advance(loop: Loop, steps: int) -> Loop:
         loop.feed.prepare(int(loop.state.step))
         loop.run()
     return loop
+
+
+def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
+    """A report that is Ctrl-C, where losses are logged for the first time."""
+    raise KeyboardInterrupt

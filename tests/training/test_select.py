@@ -17,7 +17,7 @@ from opendg.predictions import Predictions
 from opendg.training.recipe import Recipe
 from opendg.training.select import Selection
 from tests.tiny import quick
-from tests.training.parts import advance, make_parts
+from tests.training.parts import advance, make_parts, stop
 
 
 def selection(iterations: int = 100, **options: object) -> Selection:
@@ -122,9 +122,6 @@ def test_the_finished_weights_are_those_selected(tree: Path, tmp_path: Path) -> 
 
 
 def test_a_run_that_goes_on_keeps_the_best_from_before(tree: Path, tmp_path: Path) -> None:
-    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     asked = quick(iterations=20, lr=0.02, select="source-accuracy", select_after=0.5, checkpoint_every=4)
     whole = opendg.train("erm", data=str(tree), out=tmp_path / "whole", **asked)
     looks = {entry["step"]: entry["val"]["accuracy"] for entry in whole.read_log() if "val" in entry}

@@ -32,7 +32,7 @@ from opendg.training.train import _or_nothing, start, take_up
 from tests.data.trees import grid, write
 from tests.runs.test_directory import MANIFEST
 from tests.tiny import quick, write_tree
-from tests.training.parts import advance, make_parts
+from tests.training.parts import advance, make_parts, stop
 
 LISTENING: list[list[str]] = []
 
@@ -115,9 +115,6 @@ def test_a_diverging_run_says_so_and_leaves_nothing(tree: Path, tmp_path: Path) 
 
 
 def test_a_run_that_fails_late_can_be_resumed(tree: Path, tmp_path: Path) -> None:
-    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt) as stopped:
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
     assert stopped.value.__notes__ == [f"go on with `opendg train --resume {tmp_path / 'run'}`"]
@@ -140,9 +137,6 @@ def test_a_methods_own_work_is_done_before_the_first_iteration_and_after_each_in
     """A run that goes on recalls what was found, and does not do it again; a network is looked at when it is done."""
     done: list[tuple[str, int]] = []
     look = SourceSurvey.val
-
-    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
 
     def val(survey: SourceSurvey) -> Predictions:
         done.append(("look", 0))
@@ -182,9 +176,6 @@ def test_another_process_of_a_run_that_fails_leaves_the_run_alone(tree: Path, tm
 def test_a_run_goes_on_with_as_many_devices_as_it_was_started_on(tree: Path, tmp_path: Path) -> None:
     """BatchNorm sees a device's share of the images: with another number the run would not be the same."""
 
-    def stop(step: int, total: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         opendg.train("erm", data=str(tree), out=out, **quick(checkpoint_every=2, report=stop))
@@ -205,9 +196,6 @@ def test_a_run_goes_on_with_as_many_devices_as_it_was_started_on(tree: Path, tmp
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path: Path) -> None:
-    def stop(step: int, total: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     tree = write_tree(tmp_path / "signs")
     with pytest.raises(KeyboardInterrupt):
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
@@ -218,9 +206,6 @@ def test_a_run_goes_on_where_its_data_have_moved(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> None:
-    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     tree = write_tree(tmp_path / "signs", each=6)
     with pytest.raises(KeyboardInterrupt):
         opendg.train("erm", data=str(tree), out=tmp_path / "run", **quick(checkpoint_every=2, report=stop))
@@ -238,9 +223,6 @@ def test_a_finished_run_and_changed_images_are_not_resumed(tmp_path: Path) -> No
 
 
 def test_a_run_knows_the_weights_that_it_started_from(tree: Path, tmp_path: Path) -> None:
-    def stop(step: int, iterations: int, losses: dict[str, float]) -> None:
-        raise KeyboardInterrupt
-
     starts = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -386,20 +368,6 @@ def test_a_network_comes_back_as_it_was_trained(tree: Path, tmp_path: Path) -> N
     made = opendg.load(run.path, device="cpu").classifier
     assert (made.classes, made.low) == (3, torch.bfloat16)
     assert not list(run.path.glob("score-*"))
-
-
-@pytest.mark.parametrize("which", ["selected", "averaged"])
-def test_what_a_methods_score_is_fitted_to_is_kept_for_each_network(tree: Path, tmp_path: Path, which: str) -> None:
-    """As an evaluation would fit it: to the source training images, seen by those weights."""
-    asked = quick(iterations=10, optimizer="adam", lr=1e-3, average_over=0.5)
-    run = opendg.train("openmax", data=str(tree), out=tmp_path / "run", **asked)
-    kept = run.load_score(which, "openmax")
-    assert kept is not None
-    run.score_file(which, "openmax").unlink()
-    opendg.evaluate(run.path, weights=which, device="cpu")
-    fitted = run.load_score(which, "openmax")
-    assert fitted is not None
-    assert all(np.array_equal(kept[name], array) for name, array in fitted.items())
 
 
 def test_large_images_are_kept_no_larger_than_the_network_needs(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def space_of(method: str, defaults: Mapping[str, Any], fixed: Collection[str] = 
     averaged = f"{RECIPE}average_over" in fixed and defaults[f"{RECIPE}average_over"] > 0
     recipe: Space = {"lr": Range(lr * LR[0], lr * LR[1]), **COMMON}
     whole = {f"{RECIPE}{name}": values for name, values in recipe.items()} | ({START: SHARES} if averaged else {})
-    head = _OVA if f"{SETTINGS}ova_scale" in defaults and defaults.get(f"{SETTINGS}ova", True) else {}
+    head = _OVA if defaults.get(f"{SETTINGS}ova") else {}
     whole |= {f"{SETTINGS}{name}": values for name, values in (METHODS.get(method, {}) | head).items()}
     return {name: values.with_(defaults[name]) for name, values in whole.items() if name not in fixed}
 

@@ -69,7 +69,11 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
         for domain, row in zip(index.domains, index.counts, strict=True)
     }
     totals, cells = _expectation(entry, counts) if entry else ({}, {})
-    problems += _count_problems(entry, counts, totals, cells) if entry else _too_few(index)
+    if entry:
+        problems += _count_problems(entry, counts, totals, cells)
+    else:
+        problems += _too_few("domain", index.domains, "one is held out as the target")
+        problems += _too_few("class", index.classes, "they are told apart")
     problems += _alike("domains", index.domains) + _alike("classes", index.classes)
     problems += _unsayable("domain", index.domains) + _unsayable("class", index.classes)
     problems += _passed_over(Path(root), index)
@@ -94,14 +98,9 @@ def check(root: Path, expected: str | None = None, progress: bool = True) -> Rep
     )
 
 
-def _too_few(index: Index) -> list[str]:
+def _too_few(what: str, names: Sequence[str], why: str) -> list[str]:
     """One domain cannot be held out, and one class cannot be told from another."""
-    why = {"domain": ("one is held out as the target", index.domains), "class": ("they are told apart", index.classes)}
-    return [
-        f"There is only one {what}, {names[0]}: {reason}, so two or more are needed."
-        for what, (reason, names) in why.items()
-        if len(names) == 1
-    ]
+    return [f"There is only one {what}, {names[0]}: {why}, so two or more are needed."] if len(names) == 1 else []
 
 
 def _alike(what: str, names: Sequence[str]) -> list[str]:
